@@ -17,6 +17,7 @@
 #include <unordered_set>
 
 #include "atoll/topology.hpp"
+#include "disjoint_sets.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
 
@@ -24,24 +25,6 @@ namespace atoll_v1::atoll {
 namespace {
 
 bool is_fast(std::string_view type) { return type == "nvlink" || type == "xgmi"; }
-
-// Union-find over nodes, with path halving.
-class Sets {
- public:
-  int add() {
-    parents_.push_back(static_cast<int>(parents_.size()));
-    return parents_.back();
-  }
-  int find(int node) {
-    while (at(node) != node) node = at(node) = at(at(node));
-    return node;
-  }
-  void join(int a, int b) { at(find(b)) = find(a); }
-
- private:
-  int& at(int node) { return parents_[static_cast<std::size_t>(node)]; }
-  std::vector<int> parents_;
-};
 
 // Sum of the bandwidth of links; unknown when the rate of any link is unknown.
 struct Sum {
@@ -90,13 +73,12 @@ bool cannot_have_links(const TopologyGpu& gpu) {
 
 class IslandFinder {
  public:
-  explicit IslandFinder(const Topology& topology) : topology_(topology) {
+  explicit IslandFinder(const Topology& topology)
+      : topology_(topology), sets_(topology.gpus.size()) {
     for (std::size_t i = 0; i < topology.hosts.size(); ++i)
       host_numbers_.try_emplace(topology.hosts[i].id, i);
-    for (std::size_t i = 0; i < topology.gpus.size(); ++i) {
+    for (std::size_t i = 0; i < topology.gpus.size(); ++i)
       gpu_numbers_.try_emplace(topology.gpus[i].id, i);
-      sets_.add();
-    }
   }
 
   std::vector<Island> find() {
@@ -110,9 +92,9 @@ class IslandFinder {
       return is_unknown(gpu) ? topology_.gpus[gpu].host + '/' : std::string();
     });
     // GPUs of each connected set, in ascending order.
-    std::unordered_map<int, std::vector<std::size_t>> members;
+    std::unordered_map<std::size_t, std::vector<std::size_t>> members;
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
-      members[sets_.find(static_cast<int>(gpu))].push_back(gpu);
+      members[sets_.root(gpu)].push_back(gpu);
     sort_links();
     for (const auto& [set, gpus] : members)
       found_.push_back(
@@ -145,8 +127,8 @@ class IslandFinder {
 
   // Returns the node of a GPU or switch. All switches of one host ("HOST/...") share a node; a
   // switch without a host has its own.
-  int node(const std::string& id) {
-    if (const int gpu = gpu_number(id); gpu != no_gpu) return gpu;
+  std::size_t node(const std::string& id) {
+    if (const auto gpu = gpu_numbers_.find(id); gpu != gpu_numbers_.end()) return gpu->second;
     const std::string_view whole = id;
     const std::string_view host = whole.substr(0, std::min(whole.size(), whole.rfind('/')));
     const auto [at, is_new] = switches_.try_emplace(host_numbers_.contains(host) ? host : whole, 0);
@@ -172,11 +154,10 @@ class IslandFinder {
   // Joins the GPUs for which key(gpu) is equal and not empty.
   template <class Key>
   void join_by(const Key& key) {
-    std::unordered_map<std::string, int> first;
+    std::unordered_map<std::string, std::size_t> first;
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
       if (const std::string text = key(gpu); !text.empty())
-        sets_.join(first.try_emplace(text, static_cast<int>(gpu)).first->second,
-                   static_cast<int>(gpu));
+        sets_.join(first.try_emplace(text, gpu).first->second, gpu);
   }
 
   // True if nothing is known about the GPU's links: none is visible, and no source claims to show
@@ -192,10 +173,10 @@ class IslandFinder {
   void sort_links() {
     for (const TopologyLink& link : topology_.links)
       if (is_fast(link.type) && link.a != link.b)
-        links_of_set_[sets_.find(node(link.a))].push_back(&link);
+        links_of_set_[sets_.root(node(link.a))].push_back(&link);
   }
 
-  Island make_island(int set, const std::vector<std::size_t>& gpus) const {
+  Island make_island(std::size_t set, const std::vector<std::size_t>& gpus) const {
     Island island;
     std::set<std::string_view> hosts;
     for (const std::size_t gpu : gpus) {
@@ -265,15 +246,14 @@ class IslandFinder {
 
   const Topology& topology_;
   // The keys are views of ids that the topology owns.
-  std::unordered_map<std::string_view, std::size_t> host_numbers_, gpu_numbers_;
-  std::unordered_map<std::string_view, int> switches_;
+  std::unordered_map<std::string_view, std::size_t> host_numbers_, gpu_numbers_, switches_;
   // For each GPU, whether it has links to devices in the topology, and whether it has links to GPUs
   // that are not in the topology.
   std::vector<bool> has_link_, has_unseen_;
   std::vector<std::string> reported_;  // fabric that each GPU's driver reports
-  std::unordered_map<int, std::vector<const TopologyLink*>> links_of_set_;
+  std::unordered_map<std::size_t, std::vector<const TopologyLink*>> links_of_set_;
   std::vector<Found> found_;
-  Sets sets_;
+  DisjointSets sets_;
 };
 
 }  // namespace

@@ -1,7 +1,16 @@
 // Bandwidth of a PCIe link.
 #pragma once
 
+#include <algorithm>
+#include <array>
+
 namespace atoll_v1::atoll {
+
+// Transfer rates of a lane in GT/s, by PCIe generation.
+inline constexpr std::array pcie_rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
+inline bool is_pcie_rate(double gt_s) {
+  return std::ranges::find(pcie_rates, gt_s) != pcie_rates.end();
+}
 
 // GB/s of `width` lanes at `gt_s` GT/s in one direction, after line coding: 8b/10b up to 5 GT/s,
 // 128b/130b up to 32 GT/s, and 242 of 256 bytes of a FLIT above (PCI Express Base Specification

@@ -157,8 +157,8 @@ ATOLL_API FlightLog read_flight(const std::filesystem::path& file);
 // a log, and for each communicator the last collective that all ranks have completed, the ranks
 // that are behind or in an operation, and calls that differ between ranks. Throws Error(mismatch)
 // for logs of different jobs and Error(invalid_argument) when there are no logs.
-ATOLL_API std::string tell_flight(std::span<const FlightLog> logs);
+ATOLL_API std::string explain_flight(std::span<const FlightLog> logs);
 // Reads flight files, then explains the logs in them.
-ATOLL_API std::string tell_flight(std::span<const std::filesystem::path> files);
+ATOLL_API std::string explain_flight(std::span<const std::filesystem::path> files);
 
 }  // namespace atoll_v1::atoll

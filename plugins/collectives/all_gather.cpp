@@ -17,7 +17,7 @@
 namespace atoll_collectives {
 namespace {
 
-void one_host(Group& group, const atoll_operation& operation) {
+void all_gather_one_host(Group& group, const atoll_operation& operation) {
   Extents extents{0, 0};
   for_each_block(group, operation, [&](int rank, const Block& block) {
     group.offer(rank, {Offer::From::src, 0, block.offset, block.bytes, everybody});
@@ -39,7 +39,7 @@ void flat(const atoll_operation& operation, const Partition& partition, Exchange
 }  // namespace
 
 void all_gather(Group& group, const atoll_operation& operation) {
-  if (group.one_host()) return one_host(group, operation);
+  if (group.one_host()) return all_gather_one_host(group, operation);
   const Partition partition(group, operation);
   const Block own = partition.own;
   Exchange exchange(group.team, operation);

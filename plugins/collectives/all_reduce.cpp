@@ -36,7 +36,7 @@ namespace {
 constexpr std::size_t small_flat_bytes = 4 * 1024;
 constexpr std::size_t small_total = 64 * 1024;
 
-void one_host(Group& group, const atoll_operation& operation) {
+void all_reduce_one_host(Group& group, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
   std::byte* dst = destination(operation);
   const Extents extents{size, size};
@@ -96,7 +96,7 @@ void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
 }  // namespace
 
 void all_reduce(Group& group, const atoll_operation& operation) {
-  if (group.one_host()) return one_host(group, operation);
+  if (group.one_host()) return all_reduce_one_host(group, operation);
   const std::size_t size = bytes(operation);
   const EvenSplit slices(size, group.size());
   std::vector<Block> blocks;

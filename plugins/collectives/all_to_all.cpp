@@ -9,7 +9,7 @@
 namespace atoll_collectives {
 namespace {
 
-void one_host(Group& group, const atoll_operation& operation) {
+void all_to_all_one_host(Group& group, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
   for (int rank = 0; rank < group.size(); ++rank) {
     // Each rank offers its blocks to a different receiver first, so that all ranks copy at the same
@@ -28,7 +28,7 @@ void one_host(Group& group, const atoll_operation& operation) {
 
 void all_to_all(Group& group, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
-  if (group.one_host()) return one_host(group, operation);
+  if (group.one_host()) return all_to_all_one_host(group, operation);
   const std::byte* src = source(operation);
   std::byte* dst = destination(operation);
   Exchange exchange(group.team, operation);

@@ -113,7 +113,7 @@ void pass_along(Group& group, const atoll_operation& operation, const Route& rou
   }
 }
 
-void one_host(Group& group, const atoll_operation& operation) {
+void broadcast_one_host(Group& group, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
   const bool reads = group.rank() == operation.peer;
   group.offer(operation.peer, {Offer::From::src, 0, 0, size, everybody});
@@ -127,7 +127,7 @@ void broadcast(Group& group, const atoll_operation& operation) {
   auto local = operation;
   if (group.rank() == root && local.src == nullptr) local.src = local.dst;
   if (group.rank() == root && local.dst == nullptr) local.dst = const_cast<void*>(local.src);
-  if (group.one_host()) return one_host(group, local);
+  if (group.one_host()) return broadcast_one_host(group, local);
 
   const auto& layout = group.layout;
   const int here = layout.host_of(group.rank());

@@ -4,7 +4,7 @@
 // descriptors in the child by /dev/null. Otherwise a child that outlives its rank would keep the
 // rank's connections open, and the other ranks would not notice that the rank has died. The child
 // keeps the numbers in use, because its copies of the Descriptor objects may close them.
-// src/core/fork.cpp does the same for the sockets of libatoll. The two share no code: a backend
+// src/core/socket.cpp does the same for the sockets of libatoll. The two share no code: a backend
 // includes nothing of src/, and a header for both would be installed as part of the public API.
 #pragma once
 

@@ -18,7 +18,7 @@
 namespace atoll_collectives {
 namespace {
 
-void one_host(Group& group, const atoll_operation& operation) {
+void reduce_one_host(Group& group, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
   const bool root = group.rank() == operation.peer;
   std::byte* dst = destination(operation);
@@ -36,7 +36,7 @@ void one_host(Group& group, const atoll_operation& operation) {
       {.op = operation.op, .push = Sum::Push::root, .root = operation.peer});
 }
 
-void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
+void reduce_flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
   const std::size_t size = bytes(operation);
   if (group.rank() == operation.peer) {
     exchange.start();
@@ -60,14 +60,14 @@ void compare_with_root_and_counterparts(Group& group, int root, Exchange& exchan
 }  // namespace
 
 void reduce(Group& group, const atoll_operation& operation) {
-  if (group.one_host()) return one_host(group, operation);
+  if (group.one_host()) return reduce_one_host(group, operation);
   Exchange exchange(group.team, operation);
   if (group.tuning.choose(operation, bytes(operation)) == Algorithm::two_level) {
     compare_with_root_and_counterparts(group, operation.peer, exchange);
     two_level_reduce(group, operation, exchange);
   } else {
     exchange.compare_with_all();
-    flat(group, operation, exchange);
+    reduce_flat(group, operation, exchange);
   }
   exchange.run();
 }

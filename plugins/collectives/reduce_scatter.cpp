@@ -41,7 +41,7 @@ std::size_t chunk_bytes(int ranks) {
   return std::clamp(fair, smallest_chunk, largest_chunk);
 }
 
-void one_host(Group& group, const atoll_operation& operation) {
+void reduce_scatter_one_host(Group& group, const atoll_operation& operation) {
   Extents extents{0, 0};
   for_each_block(group, operation, [&](int rank, const Block& block) {
     group.slices.push_back({block.offset, block.bytes, rank, destination(operation)});
@@ -88,7 +88,7 @@ void receive_and_reduce(Group& group, Exchange& exchange, std::span<const std::b
 }
 
 void reduce_scatter(Group& group, const atoll_operation& operation) {
-  if (group.one_host()) return one_host(group, operation);
+  if (group.one_host()) return reduce_scatter_one_host(group, operation);
   const Partition partition(group, operation);
   const Block own = partition.own;
   Exchange exchange(group.team, operation);

@@ -15,7 +15,7 @@
 namespace atoll_collectives {
 namespace {
 
-constexpr std::size_t largest_piece = 256 * 1024;
+constexpr std::size_t largest_ring_piece = 256 * 1024;
 
 const Block& block_at(const std::vector<Block>& blocks, int rank) {
   const int n = static_cast<int>(blocks.size());
@@ -41,7 +41,7 @@ class ReduceScatterRing {
     for (const auto& block : blocks) largest_ = std::max(largest_, block.bytes);
     largest_ = round_up_to_line(largest_);
     scratch_ = group.scratch(2 * largest_);
-    for (auto& sent : sent_) sent.assign(pieces_of(largest_, largest_piece), 0);
+    for (auto& sent : sent_) sent.assign(pieces_of(largest_, largest_ring_piece), 0);
   }
 
   // The partial sum of block b starts at rank b + 1 and ends, complete, at rank b.
@@ -49,7 +49,7 @@ class ReduceScatterRing {
     begin();
     for (int step = 1; step < group_.size(); ++step) {
       const auto& block = block_at(blocks_, group_.rank() - step - 1);
-      const std::size_t pieces = pieces_of(block.bytes, largest_piece);
+      const std::size_t pieces = pieces_of(block.bytes, largest_ring_piece);
       if (pieces > 0) expect(step, 0);
       for (std::size_t k = 0; k < pieces; ++k) {
         const auto ticket = expected_;
@@ -64,16 +64,16 @@ class ReduceScatterRing {
   // Returns the scratch memory that holds piece k of this step's partial sum.
   std::span<std::byte> buffer(int step, std::size_t k, std::size_t bytes) const {
     const std::size_t half = step % 2 == 0 ? 0 : largest_;
-    return scratch_.subspan(half + k * largest_piece, bytes);
+    return scratch_.subspan(half + k * largest_ring_piece, bytes);
   }
   Block piece(int step, std::size_t k) const {
-    return piece_of(block_at(blocks_, group_.rank() - step - 1), k, largest_piece);
+    return piece_of(block_at(blocks_, group_.rank() - step - 1), k, largest_ring_piece);
   }
   std::vector<std::uint64_t>& sent(int step) { return sent_[static_cast<std::size_t>(step % 2)]; }
 
   void begin() {
     const auto& first = block_at(blocks_, group_.rank() - 1);
-    for (std::size_t k = 0; k < pieces_of(first.bytes, largest_piece); ++k) {
+    for (std::size_t k = 0; k < pieces_of(first.bytes, largest_ring_piece); ++k) {
       const auto range = piece(0, k);
       const auto to = buffer(0, k, range.bytes);
       const void* own = source(operation_) + range.offset;
@@ -96,7 +96,7 @@ class ReduceScatterRing {
     const auto arrived = buffer(step, k, range.bytes);
     const void* parts[] = {arrived.data(), source(operation_) + range.offset};
     const double factors[] = {1.0, factor_};
-    void* result = last ? out_ + k * largest_piece : arrived.data();
+    void* result = last ? out_ + k * largest_ring_piece : arrived.data();
     group_.reduce({sizeof(atoll_reduction), &result, parts, factor_ == 1.0 ? nullptr : factors, 1,
                    2, range.bytes / element_, operation_.dtype,
                    last ? operation_.op : partial_op(operation_), group_.size(), 0});
@@ -132,13 +132,13 @@ void ring_all_gather(Group& group, const std::vector<Block>& blocks, std::byte* 
     exchange.send(next, {dst + piece.offset, piece.bytes});
   };
   const auto& own = block_at(blocks, group.rank());
-  for (std::size_t k = 0; k < pieces_of(own.bytes, largest_piece); ++k)
-    send(piece_of(own, k, largest_piece));
+  for (std::size_t k = 0; k < pieces_of(own.bytes, largest_ring_piece); ++k)
+    send(piece_of(own, k, largest_ring_piece));
   std::vector<std::pair<Block, std::uint64_t>> passed;
   for (int step = 1; step < group.size(); ++step) {
     const auto& block = block_at(blocks, group.rank() - step);
-    for (std::size_t k = 0; k < pieces_of(block.bytes, largest_piece); ++k) {
-      const auto piece = piece_of(block, k, largest_piece);
+    for (std::size_t k = 0; k < pieces_of(block.bytes, largest_ring_piece); ++k) {
+      const auto piece = piece_of(block, k, largest_ring_piece);
       const auto ticket = exchange.recv(previous, {dst + piece.offset, piece.bytes});
       if (step + 1 < group.size()) passed.emplace_back(piece, ticket);
     }

@@ -14,13 +14,13 @@ namespace {
 
 // Limits for the size of the pieces in which a tensor is processed. A piece must be large enough to
 // hide the cost of synchronizing the ranks, and small compared with the whole tensor.
-constexpr std::size_t smallest_piece = 128 * 1024;
-constexpr std::size_t largest_piece = 1024 * 1024;
-constexpr std::size_t pieces_wanted = 16;
+constexpr std::size_t smallest_level_piece = 128 * 1024;
+constexpr std::size_t largest_level_piece = 1024 * 1024;
+constexpr std::size_t level_pieces_wanted = 16;
 // Number of pieces in flight. The sums of these pieces stay in scratch memory until they have been
 // sent.
 constexpr std::size_t depth = 4;
-constexpr std::size_t scratch_budget = 32 * 1024 * 1024;
+constexpr std::size_t level_scratch = 32 * 1024 * 1024;
 // Slices that one sum() can take: each needs a cache line of the staging buffers.
 constexpr std::size_t most_slices = staging_bytes / cache_line;
 
@@ -32,10 +32,10 @@ std::size_t largest_block(const std::vector<Block>& blocks) {
 
 // Returns the size of a piece in bytes, which is the same on every rank.
 std::size_t piece_for(std::size_t largest, std::size_t limit) {
-  const std::size_t wanted = largest / pieces_wanted / cache_line * cache_line;
-  return std::max(
-      std::min(std::clamp(wanted, smallest_piece, largest_piece), limit / cache_line * cache_line),
-      cache_line);
+  const std::size_t wanted = largest / level_pieces_wanted / cache_line * cache_line;
+  return std::max(std::min(std::clamp(wanted, smallest_level_piece, largest_level_piece),
+                           limit / cache_line * cache_line),
+                  cache_line);
 }
 
 // Runs `pieces` pieces through two stages. start(k) works inside the host and sends piece k to
@@ -68,7 +68,7 @@ class ReduceScatter {
         receives_from_(group.layout.holders(group.rank())) {
     std::erase_if(sends_to_, [&](int owner) { return block(owner).bytes == 0; });
     const std::size_t largest = largest_block(blocks);
-    piece_ = piece_for(largest, scratch_budget / depth / two_level_slots(group.layout));
+    piece_ = piece_for(largest, level_scratch / depth / two_level_slots(group.layout));
     pieces_ = std::max<std::size_t>(pieces_of(largest, piece_), 1);
     const std::size_t slots = sends_to_.size() + receives_from_.size();
     scratch_ = group.scratch(depth * (slots + (out == nullptr ? 1 : 0)) * piece_);
@@ -202,7 +202,7 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
   const Layout& layout = group.layout;
   const int host = layout.host_of(group.rank());
   const std::size_t largest = largest_block(blocks);
-  const std::size_t piece = piece_for(largest, largest_piece);
+  const std::size_t piece = piece_for(largest, largest_level_piece);
   const std::size_t pieces = pieces_of(largest, piece);
   const auto block = [&](int rank) -> const Block& {
     return blocks[static_cast<std::size_t>(rank)];

@@ -20,19 +20,19 @@ using atoll_sdk::Error;
 constexpr int completions_at_once = 32;
 // Time for which finish() waits for the acknowledgments of a peer that has closed already.
 constexpr auto parting_time = 20ms;
-constexpr auto look_period = 1s;  // time without an event after which a peer is probed
+constexpr auto probe_period = 1s;  // time without an event after which a peer is probed
 // Time between two lookups of an address; it doubles from the first to the second.
 constexpr auto first_pause = 1ms;
 constexpr auto longest_pause = 200ms;
-// All rings of a rank together; each has at least smallest_ring and at most largest_ring bytes.
+// All rings of a rank together; each has at least smallest_ring and at most longest_ring bytes.
 constexpr std::size_t ring_budget = 64 * 1024 * 1024;
 constexpr std::size_t smallest_ring = 16 * 1024;
-constexpr std::size_t largest_ring = 256 * 1024;
+constexpr std::size_t longest_ring = 256 * 1024;
 
 std::size_t ring_for(int remote_ranks) {
   const std::size_t share = ring_budget / static_cast<std::size_t>(std::max(remote_ranks, 1));
   std::size_t ring = smallest_ring;
-  while (ring < largest_ring && 2 * ring <= share) ring *= 2;
+  while (ring < longest_ring && 2 * ring <= share) ring *= 2;
   return ring;
 }
 
@@ -246,7 +246,7 @@ bool VerbsTransport::is_used(std::size_t rail) const {
 void VerbsTransport::look(std::span<const Need> needs) {
   const auto now = Clock::now();
   if (now < next_look_) return;
-  next_look_ = now + look_period;
+  next_look_ = now + probe_period;
   for (std::size_t rail = 0; rail < hcas_.size(); ++rail) {
     if (!state_->failure.empty()) break;
     if (!is_used(rail)) continue;
@@ -255,7 +255,7 @@ void VerbsTransport::look(std::span<const Need> needs) {
   }
   for (const auto& need : needs) {
     Peer& peer = at(need.peer);
-    if (peer.stage == Stage::open && now - peer.last_event >= look_period) peer.stream.probe();
+    if (peer.stage == Stage::open && now - peer.last_event >= probe_period) peer.stream.probe();
   }
 }
 
@@ -323,7 +323,7 @@ std::vector<int> VerbsTransport::undelivered() {
 // makes this rank's adapter wait.
 void VerbsTransport::finish() noexcept try {
   const auto start = Clock::now();
-  auto next_look = start + look_period;
+  auto next_look = start + probe_period;
   for (auto peers = undelivered(); !peers.empty(); peers = undelivered()) {
     const auto now = Clock::now();
     if (membership_.timeout > 0ns && now - start >= membership_.timeout) {
@@ -337,7 +337,7 @@ void VerbsTransport::finish() noexcept try {
     }
     if (now >= next_look) {
       exchange_.look_up(peers.front());  // throws if the job has failed
-      next_look = now + look_period;
+      next_look = now + probe_period;
     }
     std::this_thread::yield();
   }

@@ -19,7 +19,7 @@ target_compile_features(atoll INTERFACE cxx_std_20)
 set(libdir ${CMAKE_INSTALL_LIBDIR})
 # The pages to which the public headers refer, and all files to which a page links, in the same
 # folders as in the source.
-set(pages README.md src/comm/README.md src/comm/fallbacks.md src/fsdp/README.md
+set(pages README.md include/atoll/README.md src/comm/README.md src/comm/fallbacks.md src/fsdp/README.md
   src/fsdp/checkpoints.md src/fsdp/numerics.md topology/README.md topology/inspect/README.md
   plugins/README.md plugins/collectives/README.md plugins/collectives/between_hosts.md
   plugins/host/README.md plugins/mpi/README.md plugins/nccl/README.md plugins/verbs/README.md
@@ -61,7 +61,7 @@ install(TARGETS atoll_inspect EXPORT atoll-inspect-targets
 atoll_name_unbuilt(atoll_inspect runtime)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/atoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  COMPONENT development)
+  COMPONENT development PATTERN "*.md" EXCLUDE)
 foreach(targets atoll-targets atoll-inspect-targets)
   install(EXPORT ${targets} NAMESPACE atoll:: DESTINATION ${libdir}/cmake/atoll
     COMPONENT development)

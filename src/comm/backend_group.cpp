@@ -20,7 +20,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Time that abort() waits for the other ranks to receive the notice.
+// Time that abort() waits for the other ranks to receive the question.
 constexpr std::chrono::seconds abort_patience{2};
 
 // An operation in the queue of a host stream. Its execution begins with take(). A failed stream
@@ -66,7 +66,7 @@ BackendGroup::BackendGroup(const Axis& axis, CommunicatorOptions options)
 
 BackendGroup::~BackendGroup() {
   subscription_ = {};
-  if (flight_) flight_->notices().forget(id_);
+  if (flight_) flight_->questions().remove(id_);
   watchdog_.reset();
   if (WorldInternals::is_over(axis_.hold)) {
     // The backend cannot close without the World.
@@ -134,7 +134,7 @@ void BackendGroup::abort(std::string_view reason) {
       fmt::format("by rank {}: {}", world().rank(), why.empty() ? "without a reason" : why);
   end(by);
   try {
-    send_notice(world(), axis_.ranks, {id_, by}, abort_patience);
+    WorldInternals::store(world()).ask(id_, by, abort_patience);
   } catch (const std::exception& problem) {
     if (!world().failure()) {
       log::error("communicator {}: cannot tell the other ranks about abort(): {}", name_,

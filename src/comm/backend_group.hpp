@@ -19,7 +19,7 @@
 #include "comm/settings.hpp"
 #include "comm/stream_order.hpp"
 #include "comm/tuning.hpp"
-#include "core/world_link.hpp"
+#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 

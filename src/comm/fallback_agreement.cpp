@@ -8,9 +8,9 @@
 
 #include "atoll/plugin_names.hpp"
 #include "comm/fallback.hpp"
-#include "core/hash.hpp"
 #include "core/operation_label.hpp"
-#include "flight/story.hpp"
+#include "core/text.hpp"
+#include "flight/explanation.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "core/free_memory.hpp"
+#include "core/limits.hpp"
 #include "core/rank_set.hpp"
-#include "core/store_key.hpp"
+#include "core/store.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {

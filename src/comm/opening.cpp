@@ -10,7 +10,7 @@
 #include "comm/registry/backend_choice.hpp"
 #include "core/agreement.hpp"
 #include "core/errors.hpp"
-#include "core/hash.hpp"
+#include "core/text.hpp"
 #include "core/world_internals.hpp"
 #include "device/virtual/device.hpp"
 #include "flight/flight.hpp"
@@ -75,7 +75,10 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   // The flight recorder must exist before the backend opens, so that it can record a failure.
   flight_ = Flight::of(world());
   // A rank that has opened the group may abort it while this rank still opens it.
-  flight_->notices().expect(id_, [this](const std::string& by) { end(by); });
+  flight_->questions().add(id_, [this](std::string_view by) {
+    end(std::string(by));
+    return std::string();
+  });
   plugin_ =
       parent ? parent->plugin_ : &choose_backend({axis_, id_, name_, device_, settings_.backend});
   std::string tuning = settings_.tuning;

@@ -4,7 +4,7 @@
 
 #include "comm/tuning.hpp"
 #include "core/errors.hpp"
-#include "core/hash.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

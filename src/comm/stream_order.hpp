@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/untold.hpp"
+#include "core/process_failure.hpp"
 #include "device/backend.hpp"
 
 namespace atoll_v1::atoll {

@@ -7,7 +7,7 @@
 #include "atoll/communicator.hpp"
 #include "atoll/world.hpp"
 #include "comm/communicator_impl.hpp"
-#include "core/store_key.hpp"
+#include "core/store.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {

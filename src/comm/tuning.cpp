@@ -12,7 +12,7 @@
 
 #include "atoll/plugin_names.hpp"
 #include "core/errors.hpp"
-#include "core/settings_file.hpp"
+#include "core/settings.hpp"
 #include "core/terminal_text.hpp"
 #include "core/text.hpp"
 

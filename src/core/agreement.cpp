@@ -6,8 +6,8 @@
 #include <new>
 #include <utility>
 
-#include "core/hash.hpp"
 #include "core/store_protocol.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -1,19 +1,23 @@
 #include "atoll/config.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <sstream>
 #include <variant>
 
-#include "core/config_check.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
-#include "core/settings_file.hpp"
+#include "core/settings.hpp"
+#include "core/socket.hpp"
 #include "core/terminal_text.hpp"
 #include "core/text.hpp"
 
@@ -22,12 +26,14 @@ namespace {
 
 constexpr std::string_view prefix = "ATOLL_";
 constexpr std::string_view file_variable = "ATOLL_CONFIG";
+constexpr std::size_t most_file_bytes = 1 << 20;
 
 // Smallest and largest value of a setting.
 struct Limits {
   int least = 0;
   int most = 0;
 };
+constexpr Limits no_limits{};
 constexpr Limits rank_limits{-1, 1 << 20};
 constexpr Limits count_limits{0, 1 << 20};
 constexpr Limits seconds_limits{1, 1'000'000'000};
@@ -39,95 +45,87 @@ using Field =
     std::variant<int Config::*, std::string Config::*, std::chrono::seconds Config::*, FileName>;
 
 struct SettingRow {
-  ConfigEntry entry;
+  std::string_view variable;
+  std::string_view unit;
+  std::string_view meaning;
   Field field;
-  Limits limits{};  // range of a number or duration; unused for texts
+  Limits limits{};             // range of a number or duration; unused for texts
+  std::string_view choices{};  // the texts that are allowed besides "", separated by '|'; "": all
 };
 
 const SettingRow rows[] = {
-    {{file_variable, "path", "file of `name = value` lines, read before the environment"},
+    {file_variable, "path", "file of `name = value` lines, read before the environment",
      FileName{}},
-    {{"ATOLL_RANK", "", "rank of this process; -1: the launcher decides"},
-     &Config::rank,
+    {"ATOLL_RANK", "", "rank of this process; -1: the launcher decides", &Config::rank,
      rank_limits},
-    {{"ATOLL_SIZE", "", "number of ranks; -1: the launcher decides"}, &Config::size, rank_limits},
-    {{"ATOLL_LOCAL_RANK", "", "rank among the ranks of this host; -1: determined by atoll"},
-     &Config::local_rank,
-     rank_limits},
-    {{"ATOLL_ADDR", "host:port",
-      "address at which rank 0 serves the rendezvous store; on rank 0, port 0: a free port"},
+    {"ATOLL_SIZE", "", "number of ranks; -1: the launcher decides", &Config::size, rank_limits},
+    {"ATOLL_LOCAL_RANK", "", "rank among the ranks of this host; -1: determined by atoll",
+     &Config::local_rank, rank_limits},
+    {"ATOLL_ADDR", "host:port",
+     "address at which rank 0 serves the rendezvous store; on rank 0, port 0: a free port",
      &Config::addr},
-    {{"ATOLL_TOKEN", "", "secret shared by all ranks of the job"}, &Config::token},
-    {{"ATOLL_PORT", "", "port of the store under torchrun; 0: MASTER_PORT + 1"},
-     &Config::port,
+    {"ATOLL_TOKEN", "", "secret shared by all ranks of the job", &Config::token},
+    {"ATOLL_PORT", "", "port of the store under torchrun; 0: MASTER_PORT + 1", &Config::port,
      Limits{0, 65535}},
-    {{"ATOLL_INTERFACE", "",
-      "comma-separated network interfaces, one per rail; empty: the interface of "
-      "the default route"},
+    {"ATOLL_INTERFACE", "",
+     "comma-separated network interfaces, one per rail; empty: the interface of "
+     "the default route",
      &Config::interface},
-    {{"ATOLL_HOST_ID", "",
-      "ranks with different values count as different hosts, to test several hosts on one machine"},
+    {"ATOLL_HOST_ID", "",
+     "ranks with different values count as different hosts, to test several hosts on one machine",
      &Config::host_id},
-    {{"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "time for all ranks to join the job"},
-     &Config::rendezvous_timeout,
-     seconds_limits},
-    {{"ATOLL_TIMEOUT", "seconds", "time for one collective"}, &Config::timeout, seconds_limits},
-    {{"ATOLL_CUT_TIMEOUT", "seconds",
-      "time without any answer from another host after which the network counts as cut"},
-     &Config::cut_timeout,
-     Limits{1, 3600}},
-    {{"ATOLL_FILE_TIMEOUT", "seconds",
-      "time to wait until other ranks have read or written their files, such as a checkpoint"},
-     &Config::file_timeout,
-     seconds_limits},
-    {{"ATOLL_BACKEND", "", "communication backend; empty: the best that works on every rank"},
+    {"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "time for all ranks to join the job",
+     &Config::rendezvous_timeout, seconds_limits},
+    {"ATOLL_TIMEOUT", "seconds", "time for one collective", &Config::timeout, seconds_limits},
+    {"ATOLL_CUT_TIMEOUT", "seconds",
+     "time without any answer from another host after which the network counts as cut",
+     &Config::cut_timeout, Limits{1, 3600}},
+    {"ATOLL_FILE_TIMEOUT", "seconds",
+     "time to wait until other ranks have read or written their files, such as a checkpoint",
+     &Config::file_timeout, seconds_limits},
+    {"ATOLL_BACKEND", "", "communication backend; empty: the best that works on every rank",
      &Config::backend},
-    {{"ATOLL_PLUGIN_PATH", "path", "colon-separated directories, searched first for backends"},
+    {"ATOLL_PLUGIN_PATH", "path", "colon-separated directories, searched first for backends",
      &Config::plugin_path},
-    {{"ATOLL_ALGORITHM", "",
-      "COLLECTIVE:ALGORITHM,... overrides the choice of the backend (names: README of the "
-      "backend)"},
+    {"ATOLL_ALGORITHM", "",
+     "COLLECTIVE:ALGORITHM,... overrides the choice of the backend (names: README of the "
+     "backend)",
      &Config::algorithm},
-    {{"ATOLL_TUNING", "path",
-      "file of algorithms by collective and size, as written by atoll-busbw --tune"},
+    {"ATOLL_TUNING", "path",
+     "file of algorithms by collective and size, as written by atoll-busbw --tune",
      &Config::tuning},
-    {{"ATOLL_PARENT", "",
-      "action when the launcher ends before this rank; empty or \"end\": the rank ends as well; "
-      "\"parent\": the same, and without a launcher the parent process counts as the launcher; "
-      "\"ignore\": none"},
-     &Config::parent},
-    {{"ATOLL_TCP_CHECKSUM", "",
-      "checksum of the data that the host backend sends over TCP; empty or \"off\": none; "
-      "\"crc32c\": corrupted data is an error"},
-     &Config::tcp_checksum},
-    {{"ATOLL_RDMA", "",
-      "settings of the verbs backend, separated by spaces: devices=NAME[:PORT],... gid=INDEX "
-      "mtu=BYTES sl=LEVEL tc=CLASS pkey=0xKEY queue_pairs=N timeout=EXPONENT"},
+    {"ATOLL_PARENT", "",
+     "action when the launcher ends before this rank; empty or \"end\": the rank ends as well; "
+     "\"parent\": the same, and without a launcher the parent process counts as the launcher; "
+     "\"ignore\": none",
+     &Config::parent, no_limits, "end|parent|ignore"},
+    {"ATOLL_TCP_CHECKSUM", "",
+     "checksum of the data that the host backend sends over TCP; empty or \"off\": none; "
+     "\"crc32c\": corrupted data is an error",
+     &Config::tcp_checksum, no_limits, "off|crc32c"},
+    {"ATOLL_RDMA", "",
+     "settings of the verbs backend, separated by spaces: devices=NAME[:PORT],... gid=INDEX "
+     "mtu=BYTES sl=LEVEL tc=CLASS pkey=0xKEY queue_pairs=N timeout=EXPONENT",
      &Config::rdma},
-    {{"ATOLL_DETERMINISTIC", "",
-      "1: floating-point sums in one order, which depends on the mesh only"},
-     &Config::deterministic,
+    {"ATOLL_DETERMINISTIC", "",
+     "1: floating-point sums in one order, which depends on the mesh only", &Config::deterministic,
      Limits{0, 1}},
-    {{"ATOLL_FLIGHT", "path",
-      "prefix of files PREFIX.RANK.json with the last operations of each rank, written at a "
-      "failure and on SIGUSR1; empty: none"},
+    {"ATOLL_FLIGHT", "path",
+     "prefix of files PREFIX.RANK.json with the last operations of each rank, written at a "
+     "failure and on SIGUSR1; empty: none",
      &Config::flight},
-    {{"ATOLL_STACK_SIGNAL", "",
-      "signal by which threads record their stacks for the flight file of a failure; 0: no stacks"},
-     &Config::stack_signal,
-     Limits{0, 64}},
-    {{"ATOLL_ISLANDS", "",
-      "emulates this many islands over all ranks; 0: the islands of the topology"},
-     &Config::islands,
+    {"ATOLL_STACK_SIGNAL", "",
+     "signal by which threads record their stacks for the flight file of a failure; 0: no stacks",
+     &Config::stack_signal, Limits{0, 64}},
+    {"ATOLL_ISLANDS", "",
+     "emulates this many islands over all ranks; 0: the islands of the topology", &Config::islands,
      count_limits},
-    {{"ATOLL_THREADS", "", "compute threads of this rank; 0: its share of the cores"},
-     &Config::threads,
-     count_limits},
-    {{"ATOLL_CHECK", "",
-      "\"lifetimes\": checks the order of all uses of device memory (slower); empty: no checks"},
-     &Config::check},
-    {{"ATOLL_LOG", "", "lowest level to log: trace, debug, info, warn, error or off"},
-     &Config::log},
+    {"ATOLL_THREADS", "", "compute threads of this rank; 0: its share of the cores",
+     &Config::threads, count_limits},
+    {"ATOLL_CHECK", "",
+     "\"lifetimes\": checks the order of all uses of device memory (slower); empty: no checks",
+     &Config::check, no_limits, "lifetimes"},
+    {"ATOLL_LOG", "", "lowest level to log: trace, debug, info, warn, error or off", &Config::log},
 };
 
 std::string name_in_file(std::string_view variable) {
@@ -140,7 +138,7 @@ std::string name_in_file(std::string_view variable) {
 
 const SettingRow* find_row(std::string_view name) {
   const auto found = std::ranges::find_if(rows, [&](const SettingRow& row) {
-    return row.entry.variable == name || name_in_file(row.entry.variable) == name;
+    return row.variable == name || name_in_file(row.variable) == name;
   });
   return found == std::end(rows) ? nullptr : &*found;
 }
@@ -152,31 +150,25 @@ const SettingRow* find_row(std::string_view name) {
 int parse_number(const SettingRow& row, std::string_view value) {
   const std::optional<int> number = number_from<int>(value);
   if (!number || *number < row.limits.least || *number > row.limits.most) {
-    reject(row.entry.variable, value,
-           fmt::format("a whole number{}{} from {} to {}", row.entry.unit.empty() ? "" : " of ",
-                       row.entry.unit, row.limits.least, row.limits.most));
+    reject(row.variable, value,
+           fmt::format("a whole number{}{} from {} to {}", row.unit.empty() ? "" : " of ", row.unit,
+                       row.limits.least, row.limits.most));
   }
   return *number;
 }
 
 void set_row(Config& config, const SettingRow& row, std::string_view value) {
-  if (row.entry.variable == "ATOLL_LOG") {
+  if (row.variable == "ATOLL_LOG") {
     try {
       log::level_from_name(value);
     } catch (const Error&) {
-      reject(row.entry.variable, value, "trace, debug, info, warn, error or off");
+      reject(row.variable, value, "trace, debug, info, warn, error or off");
     }
   }
-  if (row.entry.variable == "ATOLL_CHECK" && !value.empty() && value != "lifetimes") {
-    reject(row.entry.variable, value, "\"lifetimes\", or nothing");
-  }
-  if (row.entry.variable == "ATOLL_PARENT" && !value.empty() && value != "end" &&
-      value != "parent" && value != "ignore") {
-    reject(row.entry.variable, value, "\"end\", \"parent\", \"ignore\", or nothing");
-  }
-  if (row.entry.variable == "ATOLL_TCP_CHECKSUM" && !value.empty() && value != "off" &&
-      value != "crc32c") {
-    reject(row.entry.variable, value, "\"off\", \"crc32c\", or nothing");
+  const auto choices = split(row.choices, '|');
+  const bool is_allowed = value.empty() || std::ranges::find(choices, value) != choices.end();
+  if (!row.choices.empty() && !is_allowed) {
+    reject(row.variable, value, fmt::format("\"{}\", or nothing", fmt::join(choices, "\", \"")));
   }
   if (const auto* number = std::get_if<int Config::*>(&row.field)) {
     config.*(*number) = parse_number(row, value);
@@ -185,7 +177,7 @@ void set_row(Config& config, const SettingRow& row, std::string_view value) {
   } else if (const auto* seconds = std::get_if<std::chrono::seconds Config::*>(&row.field)) {
     config.*(*seconds) = std::chrono::seconds(parse_number(row, value));
   } else {
-    throw invalid("{} can only be set in the environment", row.entry.variable);
+    throw invalid("{} can only be set in the environment", row.variable);
   }
 }
 
@@ -228,9 +220,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 // differ, with its name in a file if `variable` came from there.
 std::string suggestion(const std::string& variable, Origin origin) {
   const auto distance = [&](const SettingRow& row) {
-    return edit_distance(variable, row.entry.variable);
+    return edit_distance(variable, row.variable);
   };
-  const std::string_view nearest = std::ranges::min_element(rows, {}, distance)->entry.variable;
+  const std::string_view nearest = std::ranges::min_element(rows, {}, distance)->variable;
   const std::size_t letters = std::max(variable.size(), nearest.size()) - prefix.size();
   if (3 * edit_distance(variable, nearest) > letters)
     return "`atoll-topo --env` lists all settings";
@@ -303,6 +295,31 @@ void read_environment(Config& config, std::vector<std::string>& warnings) {
 
 }  // namespace
 
+std::string read_settings_file(std::string_view setting, const std::string& name) {
+  const std::string path = terminal_text(name);  // for messages
+  // O_NONBLOCK: opening a pipe must not wait for a writer.
+  const net::Fd file(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  require(static_cast<bool>(file), errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
+          "{}={}: cannot open: {}", setting, path, std::strerror(errno));
+  struct stat status {};
+  const bool known = ::fstat(file.get(), &status) == 0;
+  require(known && S_ISREG(status.st_mode), ErrorCode::io, "{}={}: is {}; name a regular file",
+          setting, path, S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
+  std::string text(most_file_bytes + 1, '\0');
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    require(got >= 0, ErrorCode::io, "{}={}: cannot read: {}", setting, path, std::strerror(errno));
+    if (got == 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  require(size <= most_file_bytes, ErrorCode::io,
+          "{}={}: is larger than 1 MiB, so it is no file of settings", setting, path);
+  text.resize(size);
+  return text;
+}
+
 Config Config::from_env() {
   Config config;
   std::vector<std::string> warnings;
@@ -322,7 +339,7 @@ void require_valid(const Config& config) {
       set_row(parsed, row, value_of(config, row));
     } catch (const Error& error) {
       throw Error(error.code(),
-                  fmt::format("Config::{}: {}", name_in_file(row.entry.variable), error.what()));
+                  fmt::format("Config::{}: {}", name_in_file(row.variable), error.what()));
     }
   }
 }
@@ -339,7 +356,9 @@ void Config::set(std::string_view name, std::string_view value) {
 std::span<const ConfigEntry> config_entries() noexcept {
   static const auto entries = [] {
     std::array<ConfigEntry, std::size(rows)> result;
-    std::ranges::transform(rows, result.begin(), &SettingRow::entry);
+    std::ranges::transform(rows, result.begin(), [](const SettingRow& row) {
+      return ConfigEntry{row.variable, row.unit, row.meaning};
+    });
     return result;
   }();
   return entries;
@@ -348,11 +367,11 @@ std::span<const ConfigEntry> config_entries() noexcept {
 std::string describe(const Config& config) {
   std::string result;
   for (const SettingRow& row : rows) {
-    const std::string unit = row.entry.unit.empty() ? "" : fmt::format(" [{}]", row.entry.unit);
+    const std::string unit = row.unit.empty() ? "" : fmt::format(" [{}]", row.unit);
     // Users paste listings of the settings into bug reports, so these must not show the secret.
-    const bool is_secret = row.entry.variable == "ATOLL_TOKEN" && !config.token.empty();
-    result += fmt::format("{:<25}= {:<8} {}{}\n", row.entry.variable,
-                          is_secret ? "(set)" : value_of(config, row), row.entry.meaning, unit);
+    const bool is_secret = row.variable == "ATOLL_TOKEN" && !config.token.empty();
+    result += fmt::format("{:<25}= {:<8} {}{}\n", row.variable,
+                          is_secret ? "(set)" : value_of(config, row), row.meaning, unit);
   }
   return result;
 }

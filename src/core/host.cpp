@@ -6,7 +6,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sys/random.h>
+#include <sodium.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 #include "core/terminal_text.hpp"
 #include "core/text.hpp"
 
@@ -73,33 +72,33 @@ std::vector<Interface> list_interfaces() {
   return result;
 }
 
-using Fields = std::vector<std::string>;
-
-// Returns the network interface that the function `interface_of` finds first in the lines of a
-// routing table; "" if it finds none.
-std::string interface_in(const char* table, std::string (*interface_of)(const Fields&)) {
-  std::ifstream routes(table);
-  for (std::string line; std::getline(routes, line);) {
+// Returns the fields of each line of a table of the kernel.
+std::vector<std::vector<std::string>> fields_in(const char* table) {
+  std::vector<std::vector<std::string>> result;
+  std::ifstream lines(table);
+  for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
-    const Fields fields{std::istream_iterator<std::string>(words), {}};
-    if (std::string name = interface_of(fields); !name.empty()) return name;
+    result.emplace_back(std::istream_iterator<std::string>(words),
+                        std::istream_iterator<std::string>());
   }
-  return "";
+  return result;
 }
 
-// Fields of /proc/net/route, see proc(5): interface, destination, gateway, flags, two counts,
-// metric, mask. The default route has destination and mask 0.
-std::string default_of_v4(const Fields& fields) {
-  const bool all = fields.size() > 7 && fields[1] == "00000000" && fields[7] == "00000000";
-  return all ? fields[0] : "";
-}
-
-// Fields of /proc/net/ipv6_route, see proc(5): first the destination and the prefix length, last
-// the interface.
-std::string default_of_v6(const Fields& fields) {
-  const bool all = fields.size() > 2 && fields[1] == "00" &&
-                   fields[0].find_first_not_of('0') == std::string::npos;
-  return all && fields.back() != "lo" ? fields.back() : "";
+// Returns the interfaces of the default routes, those of IPv4 first; see proc(5).
+std::vector<std::string> default_interfaces() {
+  std::vector<std::string> names;
+  // Fields: interface, destination, gateway, flags, two counts, metric, mask.
+  for (const auto& fields : fields_in("/proc/net/route")) {
+    if (fields.size() > 7 && fields[1] == "00000000" && fields[7] == "00000000")
+      names.push_back(fields.front());
+  }
+  // Fields: first the destination and the prefix length, last the interface.
+  for (const auto& fields : fields_in("/proc/net/ipv6_route")) {
+    const bool is_default = fields.size() > 2 && fields[1] == "00" &&
+                            fields[0].find_first_not_of('0') == std::string::npos;
+    if (is_default && fields.back() != "lo") names.push_back(fields.back());
+  }
+  return names;
 }
 
 const Interface* find_interface(const std::vector<Interface>& all, std::string_view name) {
@@ -108,8 +107,7 @@ const Interface* find_interface(const std::vector<Interface>& all, std::string_v
 }
 
 std::string default_address(const std::vector<Interface>& all) {
-  for (const std::string& name : {interface_in("/proc/net/route", default_of_v4),
-                                  interface_in("/proc/net/ipv6_route", default_of_v6)}) {
+  for (const std::string& name : default_interfaces()) {
     if (const Interface* item = find_interface(all, name)) return item->address;
   }
   const auto up = std::ranges::find_if(all, [](const Interface& item) {
@@ -179,14 +177,19 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
   return result;
 }
 
+std::string random_bytes(std::size_t bytes) {
+  static const bool is_ready = ::sodium_init() >= 0;
+  require(is_ready, ErrorCode::internal, "libsodium cannot start: no random numbers");
+  std::string result(bytes, '\0');
+  ::randombytes_buf(result.data(), result.size());
+  return result;
+}
+
 std::string random_token(std::size_t bytes) {
-  std::vector<unsigned char> random(bytes);
-  // Once the kernel's pool is seeded, getrandom() always completes requests of up to 256 bytes.
-  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
-    throw Error(ErrorCode::io,
-                "getrandom failed: there are no random bytes for the token of the job");
-  }
-  return fmt::format("{:02x}", fmt::join(random, ""));
+  std::string digits;
+  for (const char c : random_bytes(bytes))
+    digits += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return digits;
 }
 
 }  // namespace atoll_v1::atoll::net

@@ -24,7 +24,9 @@ std::string host_id();
 // for more than 16 interfaces.
 std::vector<std::string> rail_addresses(std::string_view interfaces);
 
-// Returns `bytes` random bytes from the kernel as hexadecimal digits.
+// Returns random bytes of the kernel.
+std::string random_bytes(std::size_t bytes);
+// Returns `bytes` random bytes as hexadecimal digits.
 std::string random_token(std::size_t bytes);
 
 }  // namespace atoll_v1::atoll::net

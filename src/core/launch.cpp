@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 
 #include "core/errors.hpp"
 #include "core/log.hpp"
@@ -79,7 +81,7 @@ std::optional<Job> find_explicit(const Config& config) {
           config.rank >= 0 ? "ATOLL_SIZE" : "ATOLL_RANK");
   require(config.rank >= 0 && config.rank < config.size,
           "ATOLL_RANK={} and ATOLL_SIZE={}: expected 0 <= rank < size", config.rank, config.size);
-  Job job{"explicit", config.rank, config.size, configured_endpoint(config), nullptr};
+  Job job{"explicit", config.rank, config.size, configured_endpoint(config)};
   require(job.size == 1 || job.agreed,
           "rank {} of {} was set by ATOLL_RANK: also set ATOLL_ADDR (host:port of rank 0) and "
           "ATOLL_TOKEN (a secret of the job)",
@@ -95,7 +97,7 @@ std::optional<Job> find_torchrun(const Config& config) {
   const std::optional<int> size = number("WORLD_SIZE", 1);
   const std::optional<std::string> address = variable("MASTER_ADDR");
   if (!rank || !size || !address) return std::nullopt;
-  Job job{"torchrun", *rank, *size, configured_endpoint(config), nullptr};
+  Job job{"torchrun", *rank, *size, configured_endpoint(config)};
   require(*rank < *size, "RANK={} and WORLD_SIZE={}: expected rank < size", *rank, *size);
   if (*size == 1 || job.agreed) return job;
 
@@ -120,7 +122,7 @@ std::optional<Job> find_slurm(const Config& config) {
   std::optional<int> size = number("SLURM_STEP_NUM_TASKS", 1);
   if (!size) size = number("SLURM_NTASKS", 1);
   if (!rank || !size || *size == 1) return std::nullopt;
-  Job job{"slurm", *rank, *size, configured_endpoint(config), nullptr};
+  Job job{"slurm", *rank, *size, configured_endpoint(config)};
   require(job.agreed.has_value(),
           "rank {} of {} of a Slurm step without PMI: start it with `srun --mpi=pmix`, or set "
           "ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN (a secret of the job)",
@@ -131,59 +133,44 @@ std::optional<Job> find_slurm(const Config& config) {
 // Rank 0 broadcasts this text and the reason if it cannot serve the store.
 constexpr std::string_view failed = "failed: ";
 
-bool is_endpoint(std::string_view text) {
-  try {
-    endpoint_from_text(text);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 Job from_broadcast(int rank, int size,
                    const std::function<std::string(const std::string&)>& broadcast) {
-  class OfProgram final : public Rendezvous {
-   public:
-    OfProgram(std::function<std::string(const std::string&)> broadcast, int rank)
-        : broadcast_(std::move(broadcast)), rank_(rank) {}
-    void publish(const std::string& text, net::Clock::time_point) override {
-      called_ = true;
-      require(broadcast_(text) == text,
-              "World::from_ranks: on rank 0, `broadcast` returned another text than it was given: "
-              "on every rank it must return the text of rank 0");
-    }
-    std::string look_up(net::Clock::time_point) override {
-      std::string text = broadcast_("");
-      if (text.starts_with(failed))
-        throw Error(ErrorCode::aborted,
-                    "rank 0 cannot serve the store: " + text.substr(failed.size()));
-      require(is_endpoint(text),
-              "World::from_ranks: on rank {}, `broadcast` returned {} bytes that are not the text "
-              "of rank 0: on every rank it must return this text",
-              rank_, text.size());
-      return text;
-    }
-    // The other ranks wait in a broadcast without a time limit.
-    void withdraw(std::string_view reason) noexcept override {
-      if (called_) return;
-      try {
-        publish(fmt::format("{}{:.900}", failed, reason), {});
-      } catch (const std::exception& problem) {
-        log::warn("cannot tell the other ranks that rank 0 failed: {}", problem.what());
-      }
-    }
-
-   private:
-    std::function<std::string(const std::string&)> broadcast_;
-    int rank_;
-    bool called_ = false;
-  };
   require(rank >= 0 && rank < size, "World::from_ranks: rank {} of {}: expected 0 <= rank < size",
           rank, size);
   require(size == 1 || broadcast != nullptr, "World::from_ranks: no broadcast function");
-  return {"program", rank, size, std::nullopt, std::make_unique<OfProgram>(broadcast, rank)};
+  const auto called = std::make_shared<bool>(false);
+  const auto publish = [broadcast, called](const std::string& text, net::Clock::time_point) {
+    *called = true;
+    require(broadcast(text) == text,
+            "World::from_ranks: on rank 0, `broadcast` returned another text than it was given: on "
+            "every rank it must return the text of rank 0");
+  };
+  const auto look_up = [broadcast, rank](net::Clock::time_point) {
+    std::string text = broadcast("");
+    require(!text.starts_with(failed), ErrorCode::aborted, "rank 0 cannot serve the store: {}",
+            std::string_view(text).substr(std::min(failed.size(), text.size())));
+    try {
+      endpoint_from_text(text);
+    } catch (const Error&) {
+      throw invalid(
+          "World::from_ranks: on rank {}, `broadcast` returned {} bytes that are not the text of "
+          "rank 0: on every rank it must return this text",
+          rank, text.size());
+    }
+    return text;
+  };
+  // The other ranks wait in a broadcast without a time limit.
+  const auto withdraw = [publish, called](std::string_view reason) {
+    if (*called) return;
+    try {
+      publish(fmt::format("{}{:.900}", failed, reason), {});
+    } catch (const std::exception& problem) {
+      log::warn("cannot tell the other ranks that rank 0 failed: {}", problem.what());
+    }
+  };
+  return {"program", rank, size, std::nullopt, Rendezvous{publish, look_up, withdraw}};
 }
 
 Job find(const Config& config) {

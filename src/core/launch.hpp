@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,14 +27,13 @@ Endpoint endpoint_from_text(std::string_view text);
 
 // Passes the endpoint of the store from rank 0 to the other ranks through the launcher. Lives as
 // long as the World.
-class Rendezvous {
- public:
-  virtual ~Rendezvous() = default;
+struct Rendezvous {
   // Only rank 0 calls publish(), and only the other ranks call look_up().
-  virtual void publish(const std::string& text, net::Clock::time_point deadline) = 0;
-  virtual std::string look_up(net::Clock::time_point deadline) = 0;
-  // Rank 0 calls this function when it cannot publish, so that the other ranks do not wait.
-  virtual void withdraw(std::string_view /*reason*/) noexcept {}
+  std::function<void(const std::string& text, net::Clock::time_point deadline)> publish;
+  std::function<std::string(net::Clock::time_point deadline)> look_up;
+  // Rank 0 calls this function, if there is one, when it cannot publish, so that the other ranks do
+  // not wait. It throws nothing.
+  std::function<void(std::string_view reason)> withdraw{};
 };
 
 struct Job {
@@ -45,7 +43,7 @@ struct Job {
   // A job with more than one rank has one of these: an endpoint of the store that all ranks know in
   // advance, or a rendezvous through which rank 0 publishes the endpoint.
   std::optional<Endpoint> agreed;  // endpoint of the store, on which rank 0 listens
-  std::unique_ptr<Rendezvous> rendezvous;
+  std::optional<Rendezvous> rendezvous{};
 };
 
 // Returns the job of the first launcher that applies, or a job of one rank.

@@ -131,29 +131,24 @@ class PmiSession {
   std::string name_space_;
 };
 
-class PmiRendezvous final : public Rendezvous {
- public:
-  explicit PmiRendezvous(int socket) : session_(PmiSession::of_process(socket)), key_(next_key()) {}
-
-  void publish(const std::string& text, Clock::time_point deadline) override {
-    const std::string& space = session_.name_space(deadline);
-    session_.ask(fmt::format("cmd=put kvsname={} key={} value={}", space, key_, text), "put_result",
-                 deadline);
-    session_.ask("cmd=barrier_in", "barrier_out", deadline);
-  }
-
-  std::string look_up(Clock::time_point deadline) override {
-    const std::string& space = session_.name_space(deadline);
-    session_.ask("cmd=barrier_in", "barrier_out", deadline);
+Rendezvous pmi_rendezvous(int socket) {
+  PmiSession& session = PmiSession::of_process(socket);
+  const std::string key = next_key();
+  const auto publish = [&session, key](const std::string& text, Clock::time_point deadline) {
+    const std::string& space = session.name_space(deadline);
+    session.ask(fmt::format("cmd=put kvsname={} key={} value={}", space, key, text), "put_result",
+                deadline);
+    session.ask("cmd=barrier_in", "barrier_out", deadline);
+  };
+  const auto look_up = [&session, key](Clock::time_point deadline) {
+    const std::string& space = session.name_space(deadline);
+    session.ask("cmd=barrier_in", "barrier_out", deadline);
     const std::string line =
-        session_.ask(fmt::format("cmd=get kvsname={} key={}", space, key_), "get_result", deadline);
+        session.ask(fmt::format("cmd=get kvsname={} key={}", space, key), "get_result", deadline);
     return std::string(field(line, "value"));
-  }
-
- private:
-  PmiSession& session_;
-  std::string key_;
-};
+  };
+  return {publish, look_up};
+}
 
 }  // namespace
 
@@ -162,8 +157,8 @@ std::optional<Job> find_pmi(const Config& config) {
   const std::optional<int> rank = number("PMI_RANK", 0);
   const std::optional<int> size = number("PMI_SIZE", 1);
   if (!socket || !rank || !size) return std::nullopt;
-  Job job{"pmi", *rank, *size, configured_endpoint(config), nullptr};
-  if (job.size > 1 && !job.agreed) job.rendezvous = std::make_unique<PmiRendezvous>(*socket);
+  Job job{"pmi", *rank, *size, configured_endpoint(config)};
+  if (job.size > 1 && !job.agreed) job.rendezvous = pmi_rendezvous(*socket);
   return job;
 }
 

@@ -195,21 +195,18 @@ class PmixSession {
   const char* (*error_string_)(int) = nullptr;
 };
 
-class PmixRendezvous final : public Rendezvous {
- public:
-  PmixRendezvous() : session_(PmixSession::of_process()), key_(next_key()) {}
-
-  void publish(const std::string& text, Clock::time_point) override { session_.put(key_, text); }
-
-  std::string look_up(Clock::time_point deadline) override {
-    return session_.get(0, key_.c_str(),
-                        std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now()));
-  }
-
- private:
-  PmixSession& session_;
-  std::string key_;
-};
+Rendezvous pmix_rendezvous() {
+  PmixSession& session = PmixSession::of_process();
+  const std::string key = next_key();
+  const auto publish = [&session, key](const std::string& text, Clock::time_point) {
+    session.put(key, text);
+  };
+  const auto look_up = [&session, key](Clock::time_point deadline) {
+    const auto left = std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now());
+    return session.get(0, key.c_str(), left);
+  };
+  return {publish, look_up};
+}
 
 }  // namespace
 
@@ -217,14 +214,14 @@ std::optional<Job> find_pmix(const Config& config) {
   const std::optional<int> rank = number("OMPI_COMM_WORLD_RANK", 0);
   const std::optional<int> size = number("OMPI_COMM_WORLD_SIZE", 1);
   if (rank && size) {
-    Job job{"openmpi", *rank, *size, configured_endpoint(config), nullptr};
-    if (job.size > 1 && !job.agreed) job.rendezvous = std::make_unique<PmixRendezvous>();
+    Job job{"openmpi", *rank, *size, configured_endpoint(config)};
+    if (job.size > 1 && !job.agreed) job.rendezvous = pmix_rendezvous();
     return job;
   }
   if (!variable("PMIX_NAMESPACE") || !variable("PMIX_RANK")) return std::nullopt;
   PmixSession& session = PmixSession::of_process();
-  Job job{"pmix", session.rank(), session.size(), configured_endpoint(config), nullptr};
-  if (job.size > 1 && !job.agreed) job.rendezvous = std::make_unique<PmixRendezvous>();
+  Job job{"pmix", session.rank(), session.size(), configured_endpoint(config)};
+  if (job.size > 1 && !job.agreed) job.rendezvous = pmix_rendezvous();
   return job;
 }
 

@@ -2,11 +2,17 @@
 // launcher that is killed cannot, and its ranks would otherwise run on.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string_view>
+#include <sys/types.h>
 
-#include "atoll/namespace.hpp"
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "core/socket.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -16,25 +22,41 @@ enum class WithoutLauncher {
   watch_parent,
 };
 
+struct ParentProcess {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  std::string name;
+  std::uint64_t start = 0;  // start time in clock ticks; with the pid, it identifies the process
+};
+
+// Finds the nearest ancestor with the name of a launcher (mpirun, orted, slurmstepd, ...). Returns
+// nothing if there is nothing to watch, for example because the ancestors are in another PID
+// namespace.
+std::optional<ParentProcess> find_parent(WithoutLauncher otherwise);
+
+// Calls `report` with the reason, on a thread of its own, when the process has ended, even before
+// this object existed. If the destructor does not run within 5 s after that, ends this process with
+// status 1.
 class ParentWatch {
  public:
-  // Called with the reason when the watched process has ended, on a thread of the watch.
   using Report = std::function<void(std::string_view reason)>;
 
-  // Finds the nearest ancestor with the name of a launcher (mpirun, orted, slurmstepd, ...).
-  // Returns null if there is nothing to watch, for example because the ancestors are in another PID
-  // namespace.
-  static std::unique_ptr<ParentWatch> find(WithoutLauncher otherwise);
-  virtual ~ParentWatch() = default;
-  // Begins to watch; may be called once. When the watched process has ended, even before this call,
-  // the watch calls `report`. If the destructor does not run within 5 s after that, it ends this
-  // process with status 1.
-  virtual void start(Report report) = 0;
-
- protected:
-  ParentWatch() = default;
+  ParentWatch(ParentProcess process, Report report);
+  ~ParentWatch() { stop_.set_value(); }
   ParentWatch(const ParentWatch&) = delete;
   ParentWatch& operator=(const ParentWatch&) = delete;
+
+ private:
+  bool await_end() const;
+  bool is_stopped_by(net::Clock::time_point end) const;
+  void run();
+
+  const ParentProcess process_;
+  const Report report_;
+  std::promise<void> stop_;  // kept when the destructor runs
+  const std::future<void> stopped_ = stop_.get_future();
+  net::Fd handle_;  // pidfd of the process; empty on kernels without pidfd_open
+  std::jthread thread_;
 };
 
 }  // namespace atoll_v1::atoll

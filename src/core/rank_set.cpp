@@ -8,9 +8,8 @@
 #include <span>
 
 #include "core/errors.hpp"
-#include "core/hash.hpp"
-#include "core/store_key.hpp"
 #include "core/store_protocol.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -46,17 +45,14 @@ std::string RankSet::key(std::string_view subject) const {
   return store::titled(subject, fmt::format("{}{}", world().ticket(base), suffix_));
 }
 
-std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine) const {
-  return exchange(key, mine, world().config().timeout);
-}
-
 std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine,
-                                           std::chrono::milliseconds timeout) const {
+                                           std::optional<std::chrono::milliseconds> timeout) const {
   require(mine.size() <= store::max_value_bytes,
           "key \"{}\": a value of {} bytes; at most {} are allowed", key, mine.size(),
           store::max_value_bytes);
   const std::span<const int> some = ranks_;
-  return WorldInternals::store(world()).exchange(key, mine, timeout,
+  return WorldInternals::store(world()).exchange(key, mine,
+                                                 timeout.value_or(world().config().timeout),
                                                  suffix_.empty() ? std::span<const int>() : some);
 }
 

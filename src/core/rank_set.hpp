@@ -2,11 +2,12 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/world_link.hpp"
+#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -25,12 +26,11 @@ class RankSet {
   // the same calls with the same `subject` get the same keys.
   std::string key(std::string_view subject) const;
   // Returns the values that the ranks of the group passed, in the order of ranks(). `key` comes
-  // from key(). Collective over the group; blocks. Errors are those of World::exchange().
-  std::vector<std::string> exchange(std::string_view key, std::string_view mine) const;
-  // The same with a timeout instead of Config::timeout. A rank that has timed out may call it again
-  // with the same key.
+  // from key(). Collective over the group; blocks. Errors are those of World::exchange(). Without
+  // `timeout`, Config::timeout applies. A rank that has timed out may call it again with the same
+  // key.
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
-                                    std::chrono::milliseconds timeout) const;
+                                    std::optional<std::chrono::milliseconds> timeout = {}) const;
 
  private:
   WorldLink world_;

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,15 +20,63 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <new>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "core/errors.hpp"
-#include "core/fork.hpp"
 #include "core/terminal_text.hpp"
+
+namespace atoll_v1::atoll {
+
+std::atomic<unsigned> ProcessMark::forks_before_{0};
+
+ProcessMark::ProcessMark() noexcept {
+  static const int registered = ::pthread_atfork(
+      nullptr, nullptr, [] { forks_before_.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  forks_ = forks_before_.load(std::memory_order_relaxed);
+}
+
+}  // namespace atoll_v1::atoll
 
 namespace atoll_v1::atoll::net {
 namespace {
+
+struct Kept {
+  std::mutex mutex;
+  std::set<int> sockets;
+};
+
+// Never destroyed, since a process may fork while static objects are being destroyed.
+Kept& kept() {
+  static auto* const all = new Kept;
+  return *all;
+}
+
+// Runs in the child, where only system calls that are safe in signal handlers are allowed.
+void replace_in_child() {
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int socket : kept().sockets) {
+    if (nothing < 0 || ::dup3(nothing, socket, O_CLOEXEC) < 0) ::close(socket);
+  }
+  if (nothing >= 0) ::close(nothing);
+  kept().mutex.unlock();
+}
+
+void keep_from_children(int socket) noexcept {
+  static const int registered = ::pthread_atfork([] { kept().mutex.lock(); },
+                                                 [] { kept().mutex.unlock(); }, replace_in_child);
+  static_cast<void>(registered);
+  const std::lock_guard lock(kept().mutex);
+  try {
+    kept().sockets.insert(socket);
+  } catch (const std::bad_alloc&) {
+    // Without memory for the entry, a forked child merely keeps the socket.
+  }
+}
 
 [[noreturn]] void fail(std::string_view action, const Address& address, int number) {
   throw make_error(ErrorCode::io, "cannot {} {}: {}", action, name_of(address),
@@ -38,6 +87,10 @@ const sockaddr* as_sockaddr(const Address& address) noexcept {
   return reinterpret_cast<const sockaddr*>(address.bytes.data());
 }
 
+socklen_t length_of(const Address& address) noexcept {
+  return static_cast<socklen_t>(address.bytes.size());
+}
+
 int family_of(const Address& address) noexcept { return as_sockaddr(address)->sa_family; }
 
 Address from_sockaddr(const void* data, socklen_t length) {
@@ -45,7 +98,29 @@ Address from_sockaddr(const void* data, socklen_t length) {
   return {{first, first + length}};
 }
 
+Fd stream_socket(const Address& address) {
+  return Fd(::socket(family_of(address), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+void set_option(int socket, int level, int option, int value) noexcept {
+  ::setsockopt(socket, level, option, &value, sizeof value);
+}
+
+// Returns the address that getsockname() or getpeername() reports.
+Address reported_address(int socket, int (*call)(int, sockaddr*, socklen_t*), const char* name) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (call(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0)
+    throw make_error(ErrorCode::io, "{}: {}", name, std::generic_category().message(errno));
+  return from_sockaddr(&storage, length);
+}
+
 }  // namespace
+
+void forget_descriptor(int descriptor) noexcept {
+  const std::lock_guard lock(kept().mutex);
+  kept().sockets.erase(descriptor);
+}
 
 bool wait_for(int socket, short events, Clock::time_point deadline, const std::atomic<bool>* stop) {
   // poll() does not notice when this process closes the socket, but the next call of poll() does,
@@ -133,9 +208,8 @@ bool names_loopback(std::string_view host) {
 
 std::string numeric_host(const Address& address) {
   std::array<char, NI_MAXHOST> text{};
-  const int status =
-      ::getnameinfo(as_sockaddr(address), static_cast<socklen_t>(address.bytes.size()), text.data(),
-                    static_cast<socklen_t>(text.size()), nullptr, 0, NI_NUMERICHOST);
+  const int status = ::getnameinfo(as_sockaddr(address), length_of(address), text.data(),
+                                   static_cast<socklen_t>(text.size()), nullptr, 0, NI_NUMERICHOST);
   return status == 0 ? std::string(text.data()) : std::string("?");
 }
 
@@ -157,52 +231,39 @@ int port_of(const Address& address) noexcept {
 }
 
 Fd listen_on(const Address& address) {
-  Fd result(::socket(family_of(address), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int yes = 1;
-  if (result) ::setsockopt(result.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (result && family_of(address) == AF_INET6) {
-    ::setsockopt(result.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
-  }
-  if (!result ||
-      ::bind(result.get(), as_sockaddr(address), static_cast<socklen_t>(address.bytes.size())) !=
-          0 ||
-      ::listen(result.get(), SOMAXCONN) != 0) {
+  Fd result = stream_socket(address);
+  if (result) set_option(result.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (result && family_of(address) == AF_INET6)
+    set_option(result.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  if (!result || ::bind(result.get(), as_sockaddr(address), length_of(address)) != 0 ||
+      ::listen(result.get(), SOMAXCONN) != 0)
     fail("listen on", address, errno);
-  }
   return result;
 }
 
 Fd accept_from(int listener) {
-  Fd result(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  return result;
+  return Fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 void configure_stream(int socket) noexcept {
-  const auto set = [socket](int level, int option, int value) {
-    ::setsockopt(socket, level, option, &value, sizeof value);
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   notice_cut(socket, std::chrono::seconds(24));
 }
 
 void notice_cut(int socket, std::chrono::seconds limit) noexcept {
   constexpr int probes = 6;  // one per second (TCP_KEEPINTVL)
-  const auto set = [socket](int level, int option, int value) {
-    ::setsockopt(socket, level, option, &value, sizeof value);
-  };
   const int idle = static_cast<int>(std::clamp<std::int64_t>(limit.count(), 1, 32767));
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, idle);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set(IPPROTO_TCP, TCP_KEEPCNT, probes);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, (idle + probes) * 1000);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, idle);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, probes);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, (idle + probes) * 1000);
 }
 
 Fd connect_to(const Address& address, Clock::time_point deadline) {
-  Fd result(::socket(family_of(address), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Fd result = stream_socket(address);
   if (!result) fail("connect to", address, errno);
-  if (::connect(result.get(), as_sockaddr(address), static_cast<socklen_t>(address.bytes.size())) !=
-      0) {
+  if (::connect(result.get(), as_sockaddr(address), length_of(address)) != 0) {
     if (errno != EINPROGRESS) fail("connect to", address, errno);
     if (!wait_for(result.get(), POLLOUT, deadline)) fail("connect to", address, ETIMEDOUT);
     int problem = 0;
@@ -218,23 +279,9 @@ Fd connect_to(const Address& address, Clock::time_point deadline) {
   return result;
 }
 
-Address local_address(int socket) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
-    throw Error(ErrorCode::io, "getsockname: " + std::generic_category().message(errno));
-  }
-  return from_sockaddr(&storage, length);
-}
+Address local_address(int socket) { return reported_address(socket, ::getsockname, "getsockname"); }
 
-Address peer_address(int socket) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
-    throw Error(ErrorCode::io, "getpeername: " + std::generic_category().message(errno));
-  }
-  return from_sockaddr(&storage, length);
-}
+Address peer_address(int socket) { return reported_address(socket, ::getpeername, "getpeername"); }
 
 bool peer_has_own_user(int socket) noexcept {
   ucred peer{};

@@ -1,5 +1,8 @@
 // Owned file descriptors, and the TCP calls that the store needs. Unless stated otherwise, failures
 // throw Error(io) with the address and the message of the operating system.
+//
+// Sockets are kept out of forked children. A child that shared a socket would keep the connection
+// open after the rank has died, so that the other ranks would not notice the death.
 #pragma once
 
 #include <atomic>
@@ -13,6 +16,22 @@
 
 #include "atoll/namespace.hpp"
 
+namespace atoll_v1::atoll {
+
+// Remembers the process that made it. is_here() is true in that process and false in its children.
+// Unlike a comparison of getpid(), it makes no system call, so every collective can ask.
+class ProcessMark {
+ public:
+  ProcessMark() noexcept;
+  bool is_here() const noexcept { return forks_ == forks_before_.load(std::memory_order_relaxed); }
+
+ private:
+  static std::atomic<unsigned> forks_before_;  // forks between the first mark and this process
+  unsigned forks_;
+};
+
+}  // namespace atoll_v1::atoll
+
 namespace atoll_v1::atoll::net {
 
 using Clock = std::chrono::steady_clock;
@@ -20,7 +39,8 @@ using Clock = std::chrono::steady_clock;
 class Fd {
  public:
   Fd() = default;
-  // A socket is not inherited by forked children (fork.hpp).
+  // From now on, fork() replaces a socket in the child by /dev/null. The number stays in use there,
+  // because objects that the child has copied may close it.
   explicit Fd(int fd) noexcept;
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept;
@@ -33,6 +53,9 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+// Ends what Fd does at a fork, before a descriptor is closed. Any descriptor may be passed.
+void forget_descriptor(int descriptor) noexcept;
 
 // A socket address of the kernel: IPv4, IPv6, or a Unix socket with an abstract name.
 struct Address {

@@ -10,24 +10,38 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/failure.hpp"
 
 namespace atoll_v1::atoll::store {
 
-// The answer of one rank to a question that Store::ask() sent to all ranks.
+// Users never chose the keys that the library makes for itself, so messages show a title in their
+// place.
+inline constexpr char title_end = '\x1f';  // unit separator of ASCII
+
+// Returns a key for which errors show `title`. With an empty title, errors name no subject, because
+// the text of the caller does.
+inline std::string titled(std::string_view title, std::string_view key) {
+  return std::string(title) + title_end + std::string(key);
+}
+
+// The answer of one rank to a question that went to all ranks, and where the rank runs.
 struct Answered {
   enum class How : std::uint32_t {
     answered,
-    silent,    // the rank did not answer in time
+    silent,    // the rank did not answer in time, or has not joined yet
     departed,  // the rank has left the job
   };
   How how = How::silent;
   std::string text{};
+  std::string host{};  // empty for a rank that has not joined yet
+  int pid = 0;
 };
 
-using Answerer = std::function<std::string(std::string_view question)>;
+// Answers a question, given its name and its details.
+using Answerer = std::function<std::string(std::string_view name, std::string_view detail)>;
 
 class Store {
  public:
@@ -37,7 +51,10 @@ class Store {
   virtual void put(std::string_view key, std::string_view value,
                    std::chrono::milliseconds timeout) = 0;
   // Waits until a rank has put the key; throws Error(timeout).
-  virtual std::string get(std::string_view key, std::chrono::milliseconds timeout) = 0;
+  std::string get(std::string_view key, std::chrono::milliseconds timeout) {
+    const std::string keys[] = {std::string(key)};
+    return std::move(get_all(keys, timeout).front());
+  }
   // Waits until every key has a value, and returns the values in the order of the keys. One message
   // to the store and one back, however many keys there are.
   virtual std::vector<std::string> get_all(std::span<const std::string> keys,
@@ -62,9 +79,9 @@ class Store {
   virtual void interrupt(std::string_view prefix) = 0;
   // Sends a question to every rank, this one included, waits for at most `timeout`, and returns the
   // answers by rank. A rank answers with its answerer, or with "" without one, on the thread that
-  // reads its connection, so it answers even while it computes or hangs. Throws Error(timeout) if
-  // the store does not answer.
-  virtual std::vector<Answered> ask(std::string_view question,
+  // reads its connection, so it answers even while it computes or hangs. A name has at most 256
+  // bytes. Throws Error(timeout) if the store does not answer.
+  virtual std::vector<Answered> ask(std::string_view name, std::string_view detail,
                                     std::chrono::milliseconds timeout) = 0;
   // Sets the function that answers questions; it must not block or call the store. An empty
   // function removes it and waits for a call in progress.
@@ -75,11 +92,8 @@ class Store {
   virtual void farewell() noexcept = 0;
 };
 
-// Makes the store of a job of one process: a map in memory.
-std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure);
-
-// Makes the store of one rank of a simulated job of `size` ranks: a map in memory. Exchanges return
-// this rank's value for every rank.
-std::unique_ptr<Store> make_simulated_store(std::shared_ptr<Failure> failure, int size);
+// Makes the store of a job of one process: a map in memory. The process answers for all ranks of a
+// simulated job: exchanges return its value for every rank.
+std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure, int size = 1);
 
 }  // namespace atoll_v1::atoll::store

@@ -10,9 +10,8 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/limits.hpp"
 #include "core/log.hpp"
-#include "core/store_handshake.hpp"
-#include "core/thread.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {
@@ -44,37 +43,6 @@ milliseconds sendable(milliseconds timeout) {
 
 Error no_store() { return {ErrorCode::bad_data, "the process there is not an atoll store"}; }
 
-}  // namespace
-
-namespace {
-
-// Receives the body of a message into `body`. The memory grows with the bytes that arrive, so that
-// a header alone cannot claim it.
-void receive_body(int socket, std::size_t length, std::string& body, Clock::time_point deadline,
-                  const std::atomic<bool>* stop = nullptr) {
-  constexpr std::size_t first_piece = std::size_t{1} << 20;
-  body.clear();
-  while (body.size() < length) {
-    const std::size_t begin = body.size();
-    body.resize(begin + std::min(length - begin, std::max(begin, first_piece)));
-    net::receive_all(socket, std::span(body).subspan(begin), deadline, stop);
-  }
-}
-
-}  // namespace
-
-Message receive_message(int socket, std::size_t most, Clock::time_point deadline) {
-  std::array<char, header_bytes> bytes{};
-  net::receive_all(socket, bytes, deadline);
-  const Header header = decode_header({bytes.data(), bytes.size()});
-  if (header.length < 4 || header.length > most) throw no_store();
-  Message message{Kind{header.kind}, {}};
-  receive_body(socket, header.length, message.body, deadline);
-  return message;
-}
-
-namespace {
-
 // Receives the proof of the store. `hint` names a difference of versions that the store, which has
 // not proved itself yet, claims.
 void check_store(int socket, const Handshake& handshake, const std::string& hint,
@@ -95,7 +63,44 @@ void check_store(int socket, const Handshake& handshake, const std::string& hint
   }
 }
 
+// Describes why an attempt to reach the store at `address` has failed. A peer that ends or does not
+// answer says less than an earlier attempt may have said.
+std::string explained(const Error& error, const net::Address& address, const std::string& earlier) {
+  if (error.code() == ErrorCode::io && net::is_local_socket(address)) {
+    return fmt::format(
+        "{}; without ATOLL_TOKEN the ranks of one host and one user meet there: is "
+        "the variable set on rank 0?",
+        error.what());
+  }
+  if (error.code() == ErrorCode::io) return error.what();
+  const std::string place = net::name_of(address);
+  if (error.code() == ErrorCode::bad_data) return fmt::format("{}: {}", place, error.what());
+  if (earlier.starts_with(place)) return earlier;
+  return fmt::format(
+      "{} accepts the connection, but does not answer like a store; does another program use "
+      "this port, or does rank 0 run another version of atoll?",
+      place);
+}
+
 }  // namespace
+
+// The memory grows with the bytes that arrive, so that a header alone cannot claim it.
+Message receive_message(int socket, std::size_t most, Clock::time_point deadline,
+                        const std::atomic<bool>* stop) {
+  constexpr std::size_t first_piece = std::size_t{1} << 20;
+  std::array<char, header_bytes> bytes{};
+  net::receive_all(socket, bytes, deadline, stop);
+  const Header header = decode_header({bytes.data(), bytes.size()});
+  if (header.length < 4 || header.length > most) throw no_store();
+  Message message{Kind{header.kind}, header.request};
+  std::string& body = message.body;
+  while (body.size() < header.length) {
+    const std::size_t begin = body.size();
+    body.resize(begin + std::min(header.length - begin, std::max(begin, first_piece)));
+    net::receive_all(socket, std::span(body).subspan(begin), deadline, stop);
+  }
+  return message;
+}
 
 void shake_hands(int socket, std::string_view token, Clock::time_point deadline) {
   Handshake handshake(Side::rank, token);
@@ -126,29 +131,6 @@ std::string apply(int socket, const Application& application, Clock::time_point 
   if (message.kind != Kind::welcome || answer.payload.size() > max_secret_bytes) throw no_store();
   return std::string(answer.payload);
 }
-
-namespace {
-
-// Describes why an attempt to reach the store at `address` has failed. A peer that ends or does not
-// answer says less than an earlier attempt may have said.
-std::string explained(const Error& error, const net::Address& address, const std::string& earlier) {
-  if (error.code() == ErrorCode::io && net::is_local_socket(address)) {
-    return fmt::format(
-        "{}; without ATOLL_TOKEN the ranks of one host and one user meet there: is "
-        "the variable set on rank 0?",
-        error.what());
-  }
-  if (error.code() == ErrorCode::io) return error.what();
-  const std::string place = net::name_of(address);
-  if (error.code() == ErrorCode::bad_data) return fmt::format("{}: {}", place, error.what());
-  if (earlier.starts_with(place)) return earlier;
-  return fmt::format(
-      "{} accepts the connection, but does not answer like a store; does another program use "
-      "this port, or does rank 0 run another version of atoll?",
-      place);
-}
-
-}  // namespace
 
 Admission connect(const std::vector<net::Address>& addresses, const Application& application,
                   Clock::time_point deadline) {
@@ -202,17 +184,14 @@ void Client::put(std::string_view key, std::string_view value, milliseconds time
   request(Kind::put, key, value, timeout);
 }
 
-std::string Client::get(std::string_view key, milliseconds timeout) {
-  return request(Kind::get, key, "", timeout);
-}
-
 std::vector<std::string> Client::get_all(std::span<const std::string> keys, milliseconds timeout) {
   timeout = sendable(timeout);
   Packer packer;
   packer.number(static_cast<std::uint32_t>(timeout.count()))
       .number(static_cast<std::uint32_t>(keys.size()));
   for (const std::string& key : keys) packer.text(key);
-  const std::string payload = call(Kind::get_all, packer.take(), timeout + grace(timeout));
+  std::string payload = call(Kind::get, packer.take(), timeout + grace(timeout));
+  if (keys.size() == 1) return {std::move(payload)};
   Unpacker in(payload);
   std::vector<std::string> values;
   for (std::size_t i = 0; i < keys.size(); ++i) values.emplace_back(in.text(max_value_bytes));
@@ -256,10 +235,12 @@ void Client::interrupt(Call& call) const {
   call.payload = fmt::format("exchange \"{}\" was interrupted", call.exchange);
 }
 
-std::vector<Answered> Client::ask(std::string_view question, milliseconds timeout) {
-  require(question.size() <= max_value_bytes, "a question of {} bytes; at most {} are allowed",
-          question.size(), max_value_bytes);
-  return decode_answers(request(Kind::ask, "", question, timeout));
+std::vector<Answered> Client::ask(std::string_view name, std::string_view detail,
+                                  milliseconds timeout) {
+  require(name.size() <= max_key_bytes && detail.size() <= max_value_bytes,
+          "a question with a name of {} bytes and details of {}; at most {} and {} are allowed",
+          name.size(), detail.size(), max_key_bytes, max_value_bytes);
+  return decode_answers(request(Kind::ask, name, detail, timeout));
 }
 
 void Client::answer_with(Answerer answerer) {
@@ -269,17 +250,20 @@ void Client::answer_with(Answerer answerer) {
 
 void Client::respond(std::uint64_t number, std::string_view question) noexcept {
   try {
+    Unpacker in(question);
+    const std::string_view name = in.text(max_key_bytes), detail = in.text(max_value_bytes);
+    in.finish();
     std::string text;
     {
       const std::lock_guard lock(answering_);
-      if (answerer_) text = answerer_(question);
+      if (answerer_) text = answerer_(name, detail);
     }
     const std::string body = Packer().number(0).text("").text(text).take();
     const Clock::time_point deadline = Clock::now() + send_patience;
     if (!send(encode_frame(Kind::reply, number, body), deadline, deadline))
-      log::debug("cannot answer \"{}\": the store takes no data", question);
+      log::debug("cannot answer a question: the store takes no data");
   } catch (const std::exception& problem) {
-    log::debug("cannot answer \"{}\": {}", question, problem.what());
+    log::debug("cannot answer a question: {}", problem.what());
   }
 }
 
@@ -380,33 +364,18 @@ void Client::farewell() noexcept {
   }
 }
 
-bool Client::read_frame(Header& header, std::string& body) {
-  try {
-    std::array<char, header_bytes> bytes{};
-    net::receive_all(socket_.get(), bytes, Clock::time_point::max(), &closing_);
-    header = decode_header({bytes.data(), bytes.size()});
-    if (header.length < 4 || header.length > max_answer_bytes) return false;
-    receive_body(socket_.get(), header.length, body, Clock::time_point::max(), &closing_);
-    return true;
-  } catch (const Error&) {
-    return false;  // sending fails when the connection has ended
-  }
-}
-
-void Client::dispatch(const Header& header, std::string_view body) {
+void Client::dispatch(const Message& message) {
   {
     const std::lock_guard lock(mutex_);
     silent_ = false;
   }
-  const Answer answer = decode_answer(body);
-  if (header.kind == static_cast<std::uint32_t>(Kind::failure)) {
+  const Answer answer = decode_answer(message.body);
+  if (message.kind == Kind::failure) {
     return lose(Error(answer.problem.value_or(ErrorCode::internal), std::string(answer.payload)));
   }
-  if (header.kind == static_cast<std::uint32_t>(Kind::question)) {
-    return respond(header.request, answer.payload);
-  }
+  if (message.kind == Kind::question) return respond(message.request, answer.payload);
   const std::lock_guard lock(mutex_);
-  const auto found = calls_.find(header.request);
+  const auto found = calls_.find(message.request);
   if (found == calls_.end()) return;  // ignores a late answer: the caller has timed out
   Call& call = *found->second;
   call.problem = answer.problem;
@@ -417,7 +386,7 @@ void Client::dispatch(const Header& header, std::string_view body) {
 
 void Client::read() noexcept {
   try {
-    read_frames();
+    read_messages();
   } catch (const std::exception& error) {
     // The other ranks must learn that this rank no longer listens.
     ::shutdown(socket_.get(), SHUT_RDWR);
@@ -438,9 +407,17 @@ void Client::read() noexcept {
   if (!leaving) lose(reason);
 }
 
-void Client::read_frames() {
-  Header header;
-  for (std::string body; read_frame(header, body);) dispatch(header, body);
+void Client::read_messages() {
+  for (;;) {
+    Message message;
+    try {
+      message =
+          receive_message(socket_.get(), max_answer_bytes, Clock::time_point::max(), &closing_);
+    } catch (const Error&) {
+      return;  // sending fails when the connection has ended
+    }
+    dispatch(message);
+  }
 }
 
 // The failure is recorded before waiting callers wake up, so that code that catches their exception

@@ -27,10 +27,13 @@ struct Application {
 
 struct Message {
   Kind kind{};
-  std::string body;
+  std::uint64_t request = 0;
+  std::string body{};
 };
-// Receives one message of the store, whose body must have at most `most` bytes.
-Message receive_message(int socket, std::size_t most, net::Clock::time_point deadline);
+// Receives one message of the store, whose body must have at most `most` bytes; `stop` is that of
+// net::wait_for().
+Message receive_message(int socket, std::size_t most, net::Clock::time_point deadline,
+                        const std::atomic<bool>* stop = nullptr);
 // Proves to the store that this process knows the token, and checks the proof of the store.
 void shake_hands(int socket, std::string_view token, net::Clock::time_point deadline);
 
@@ -62,7 +65,6 @@ class Client final : public Store {
 
   void put(std::string_view key, std::string_view value,
            std::chrono::milliseconds timeout) override;
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
   std::vector<std::string> get_all(std::span<const std::string> keys,
                                    std::chrono::milliseconds timeout) override;
   void release(std::string_view prefix, int ranks) override;
@@ -71,7 +73,8 @@ class Client final : public Store {
                                     std::chrono::milliseconds timeout,
                                     std::span<const int> ranks) override;
   void interrupt(std::string_view prefix) override;
-  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds timeout) override;
+  std::vector<Answered> ask(std::string_view name, std::string_view detail,
+                            std::chrono::milliseconds timeout) override;
   void answer_with(Answerer answerer) override;
   void fail(std::string_view reason) noexcept override;
   void farewell() noexcept override;
@@ -91,9 +94,8 @@ class Client final : public Store {
   void interrupt(Call& call) const;
   bool send(std::string_view frame, net::Clock::time_point deadline, net::Clock::time_point last);
   void read() noexcept;
-  void read_frames();
-  bool read_frame(Header& header, std::string& body);
-  void dispatch(const Header& header, std::string_view body);
+  void read_messages();
+  void dispatch(const Message& message);
   void respond(std::uint64_t number, std::string_view question) noexcept;
   void lose(const Error& error);
 

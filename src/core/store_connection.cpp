@@ -75,17 +75,8 @@ bool Connection::receive() {
 }
 
 std::size_t Connection::largest_message() const noexcept {
-  switch (stage_) {
-    case Stage::silent:
-    case Stage::challenged:
-    case Stage::observing:
-      return max_unproven_bytes;
-    case Stage::proven:
-      return max_join_bytes;
-    case Stage::joined:
-      return max_request_bytes;
-  }
-  return 0;
+  if (stage_ == Stage::joined) return max_request_bytes;
+  return stage_ == Stage::proven ? max_join_bytes : max_unproven_bytes;
 }
 
 bool Connection::next(Frame& frame) {

@@ -11,7 +11,6 @@
 
 #include "atoll/error.hpp"
 #include "core/socket.hpp"
-#include "core/store_handshake.hpp"
 #include "core/store_protocol.hpp"
 
 namespace atoll_v1::atoll::store {

@@ -51,7 +51,7 @@ void Observer::connect(Clock::time_point deadline) {
   }
 }
 
-std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds patience) try {
+std::optional<std::vector<Answered>> Observer::look(std::chrono::milliseconds patience) try {
   patience = std::clamp(patience, std::chrono::milliseconds(0), longest_wait);
   const Clock::time_point deadline = Clock::now() + patience + answer_grace;
   if (!socket_) connect(deadline);
@@ -64,32 +64,24 @@ std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds pa
   }
   const std::string answer = receive(Kind::answer, deadline);
   if (has_ended_) return std::nullopt;
-  return decode_observed(answer);
+  return decode_answers(answer);
 } catch (const Error&) {
   // A late answer, or the rest of one, must not be taken for the answer to the next question.
   socket_.reset();
   throw;
 }
 
-namespace {
-
-// Receives a message, with a clear error when none comes.
-Message next_message(int socket, Clock::time_point deadline) {
-  try {
-    return receive_message(socket, max_answer_bytes, deadline);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout) throw;
-    throw Error(ErrorCode::timeout,
-                "rank 0, which serves the store, does not answer (its process is stopped, or its "
-                "host is unreachable)");
-  }
-}
-
-}  // namespace
-
 std::string Observer::receive(Kind kind, Clock::time_point deadline) {
   while (!has_ended_) {
-    const Message message = next_message(socket_.get(), deadline);
+    Message message;
+    try {
+      message = receive_message(socket_.get(), max_answer_bytes, deadline);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timeout) throw;
+      throw Error(ErrorCode::timeout,
+                  "rank 0, which serves the store, does not answer (its process is stopped, or its "
+                  "host is unreachable)");
+    }
     const Answer answer = decode_answer(message.body);
     if (answer.problem) {
       // For an observer, each failure of the job is an abort: a timeout is its own.

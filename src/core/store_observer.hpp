@@ -25,7 +25,7 @@ class Observer {
   // ended. Throws Error(aborted) with the reason when the job has failed, Error(peer_lost) when
   // rank 0 is lost, and Error(timeout) when it does not answer. After an error, the next call
   // connects again.
-  std::optional<std::vector<Observed>> look(std::chrono::milliseconds patience);
+  std::optional<std::vector<Answered>> look(std::chrono::milliseconds patience);
 
  private:
   void connect(net::Clock::time_point deadline);

@@ -1,10 +1,15 @@
 #include "core/store_protocol.hpp"
 
+#include <fmt/format.h>
+#include <sodium.h>
+
 #include <algorithm>
 #include <unordered_map>
 
+#include "atoll/version.hpp"
 #include "core/assert.hpp"
 #include "core/errors.hpp"
+#include "core/host.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {
@@ -26,6 +31,15 @@ T read_little_endian(std::string_view bytes) {
 }
 
 constexpr std::uint32_t last_error_code = static_cast<std::uint32_t>(ErrorCode::internal);
+
+static_assert(proof_bytes == crypto_auth_hmacsha256_BYTES);
+
+const unsigned char* octets(std::string_view text) noexcept {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
+
+// Returns "0.1" for "0.1.7".
+std::string_view series(std::string_view library) { return library.substr(0, library.rfind('.')); }
 
 }  // namespace
 
@@ -120,6 +134,52 @@ Greeting decode_greeting(std::string_view body) {
     throw Error(ErrorCode::bad_data, "store message: malformed greeting");
   }
   return greeting;
+}
+
+Greeting own_greeting() { return {version, std::string(ATOLL_VERSION), {}}; }
+
+std::string described(const Greeting& greeting) {
+  return greeting.library.empty()
+             ? fmt::format("an atoll with store protocol {}", greeting.protocol)
+             : fmt::format("atoll {} (store protocol {})", greeting.library, greeting.protocol);
+}
+
+bool is_compatible(const Greeting& greeting) {
+  return greeting.protocol == version && series(greeting.library) == series(ATOLL_VERSION);
+}
+
+Handshake::Handshake(Side side, std::string_view token, Greeting own) : side_(side), token_(token) {
+  own.nonce = net::random_bytes(nonce_bytes);
+  own_ = encode(own);
+}
+
+void Handshake::hear(std::string_view greeting) {
+  peer_ = decode_greeting(greeting);
+  theirs_ = greeting;
+}
+
+// Each text is preceded by its length, so no two different conversations have the same bytes.
+std::string Handshake::proof_of(Side side) const {
+  const bool own_is_hello = side_ == Side::rank;
+  const std::string message =
+      Packer()
+          .text(side == Side::rank ? "atoll store: rank" : "atoll store: store")
+          .text(own_is_hello ? own_ : theirs_)
+          .text(own_is_hello ? theirs_ : own_)
+          .take();
+  std::string proof(proof_bytes, '\0');
+  crypto_auth_hmacsha256_state state;
+  ::crypto_auth_hmacsha256_init(&state, octets(token_), token_.size());
+  ::crypto_auth_hmacsha256_update(&state, octets(message), message.size());
+  ::crypto_auth_hmacsha256_final(&state, reinterpret_cast<unsigned char*>(proof.data()));
+  ::sodium_memzero(&state, sizeof state);
+  return proof;
+}
+
+bool Handshake::accepts(std::string_view proof_of_peer) const {
+  const std::string expected = proof_of(side_ == Side::rank ? Side::store : Side::rank);
+  return proof_of_peer.size() == expected.size() &&
+         ::sodium_memcmp(proof_of_peer.data(), expected.data(), expected.size()) == 0;
 }
 
 std::string encode(const Join& join) {
@@ -254,49 +314,26 @@ Answer decode_answer(std::string_view body) {
 std::string encode(const std::vector<Answered>& answers) {
   Packer packer;
   for (const Answered& answer : answers) {
-    packer.number(static_cast<std::uint32_t>(answer.how)).text(answer.text);
+    packer.number(static_cast<std::uint32_t>(answer.how))
+        .text(answer.text)
+        .text(answer.host)
+        .number(static_cast<std::uint32_t>(answer.pid));
   }
   return packer.take();
 }
-
-namespace {
-
-Answered answered_from(Unpacker& in) {
-  const std::uint32_t how = in.number();
-  if (how > static_cast<std::uint32_t>(Answered::How::departed)) {
-    throw Error(ErrorCode::bad_data, "store message: unknown kind of answer");
-  }
-  return {static_cast<Answered::How>(how), std::string(in.text(max_value_bytes))};
-}
-
-}  // namespace
 
 std::vector<Answered> decode_answers(std::string_view body) {
   std::vector<Answered> result;
   Unpacker in(body);
-  while (in.left() > 0) result.push_back(answered_from(in));
-  return result;
-}
-
-std::string encode(const std::vector<Observed>& ranks) {
-  Packer packer;
-  for (const Observed& rank : ranks) {
-    packer.number(static_cast<std::uint32_t>(rank.answer.how))
-        .text(rank.answer.text)
-        .text(rank.host)
-        .number(static_cast<std::uint32_t>(rank.pid));
-  }
-  return packer.take();
-}
-
-std::vector<Observed> decode_observed(std::string_view body) {
-  std::vector<Observed> result;
-  Unpacker in(body);
   while (in.left() > 0) {
-    Observed& rank = result.emplace_back();
-    rank.answer = answered_from(in);
-    rank.host = in.text(max_host_bytes);
-    rank.pid = static_cast<int>(in.number());
+    Answered& answer = result.emplace_back();
+    const std::uint32_t how = in.number();
+    require(how <= static_cast<std::uint32_t>(Answered::How::departed), ErrorCode::bad_data,
+            "store message: unknown kind of answer");
+    answer.how = static_cast<Answered::How>(how);
+    answer.text = in.text(max_value_bytes);
+    answer.host = in.text(max_host_bytes);
+    answer.pid = static_cast<int>(in.number());
   }
   return result;
 }

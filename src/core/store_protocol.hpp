@@ -21,7 +21,7 @@ namespace atoll_v1::atoll::store {
 constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL" in little endian, which identifies a greeting
 // Version of the protocol. Greetings and proofs keep their format in all versions from 3 on, so
 // that processes of two versions prove themselves to each other before they name the difference.
-constexpr std::uint32_t version = 3;
+constexpr std::uint32_t version = 4;
 constexpr std::uint32_t first_version_with_proofs = 3;
 
 constexpr std::size_t header_bytes = 16;
@@ -49,7 +49,6 @@ enum class Kind : std::uint32_t {
   reply = 8,
   proof = 9,
   join = 10,
-  get_all = 11,
   release = 12,
   observe = 13,
   welcome = 16,  // the store sends the kinds from `welcome` on
@@ -108,6 +107,56 @@ struct Greeting {
 std::string encode(const Greeting& greeting);
 Greeting decode_greeting(std::string_view body);
 
+enum class Side {
+  rank,
+  store,
+};
+
+// Returns "atoll 0.1.0 (store protocol 4)".
+std::string described(const Greeting& greeting);
+// Returns whether processes with this greeting and of this library can share a job. Below 1.0,
+// libraries with equal major and minor numbers can.
+bool is_compatible(const Greeting& greeting);
+Greeting own_greeting();  // without random bytes
+
+// Both sides of a connection to the store prove that they know the token of the job before either
+// trusts the other. The token itself never travels.
+//
+//   rank -> store  hello: magic, protocol, version of the library, 32 random bytes
+//   store -> rank  challenge: the same of the store
+//   rank -> store  proof: HMAC(token, "rank", hello, challenge)
+//   store -> rank  proved: HMAC(token, "store", hello, challenge)
+//
+// HMAC is HMAC-SHA-256 of libsodium. The roles differ, so a proof that is sent back to its author
+// proves nothing; each side contributes random bytes, so a recorded proof is of no use later. The
+// rank proves itself first: a stranger that connects to the store receives only random bytes. A
+// process that has taken the port of the store learns one proof, but neither token nor identity.
+// The proofs do not encrypt the connection.
+class Handshake {
+ public:
+  Handshake(Side side, std::string_view token, Greeting own = own_greeting());
+
+  // The body of this side's hello or challenge.
+  const std::string& greeting() const noexcept { return own_; }
+  // Accepts the body of the peer's challenge or hello. Throws Error(bad_data) if it is none. The
+  // functions below need it.
+  void hear(std::string_view greeting);
+  const Greeting& peer() const noexcept { return peer_; }
+
+  std::string proof() const { return proof_of(side_); }
+  // Compares in a time that does not depend on where the proofs differ.
+  bool accepts(std::string_view proof_of_peer) const;
+
+ private:
+  std::string proof_of(Side side) const;
+
+  Side side_;
+  std::string token_;
+  std::string own_;
+  std::string theirs_;
+  Greeting peer_;
+};
+
 // The identity of a rank, which it sends only after the store has proved itself.
 struct Join {
   int rank = 0;
@@ -151,18 +200,8 @@ Answer decode_answer(std::string_view body);
 std::string encode(const std::vector<Answered>& answers);
 std::vector<Answered> decode_answers(std::string_view body);
 
-// The question that the store asks all ranks on behalf of an observer. An observer cannot choose
-// another question.
+// Name of the question that the store asks all ranks on behalf of an observer. An observer cannot
+// choose another question.
 constexpr std::string_view observer_question = "observe";
-// The answer of one rank to that question, and where the rank runs. `host` is empty for a rank that
-// has not joined yet.
-struct Observed {
-  Answered answer;
-  std::string host{};
-  int pid = 0;
-};
-// Encode and decode the answer to an observer, indexed by rank.
-std::string encode(const std::vector<Observed>& ranks);
-std::vector<Observed> decode_observed(std::string_view body);
 
 }  // namespace atoll_v1::atoll::store

@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/limits.hpp"
 #include "core/log.hpp"
 #include "core/store_connection.hpp"
-#include "core/thread.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {

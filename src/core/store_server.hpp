@@ -96,12 +96,10 @@ class Server {
   void admit_observer(Connection& connection, const Frame& frame);
   void handle_observe(Connection& connection, const Frame& frame);
   void handle_request(Connection& connection, Kind kind, const Frame& frame);
-  void handle_get_all(const Waiter& waiter, Unpacker& in);
-  void ask_all(const Waiter& waiter, std::string question);
+  void handle_get(const Waiter& waiter, Unpacker& in);
+  void ask_all(const Waiter& waiter, std::string_view name, std::string_view detail);
   void depart(Connection& connection, std::uint64_t request);
   void refuse(Connection& connection, const std::string& why);
-  void note_version(const Connection& connection);
-  void note_token(const Connection& connection);
   void note(std::string& place, std::string text);
   std::string notes() const;
   static void reply(const Waiter& waiter, std::optional<ErrorCode> problem,

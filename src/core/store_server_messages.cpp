@@ -42,8 +42,7 @@ void Server::handle(Connection& connection, const Frame& frame) {
       if (kind == Kind::observe) return handle_observe(connection, frame);
       break;
     case Connection::Stage::joined:
-      const bool is_request = (kind >= Kind::put && kind <= Kind::reply) || kind == Kind::get_all ||
-                              kind == Kind::release;
+      const bool is_request = (kind >= Kind::put && kind <= Kind::reply) || kind == Kind::release;
       if (is_request) return handle_request(connection, kind, frame);
   }
   throw make_error(ErrorCode::bad_data,
@@ -53,31 +52,25 @@ void Server::handle(Connection& connection, const Frame& frame) {
 
 void Server::handle_hello(Connection& connection, const Frame& frame) {
   connection.challenge(frame.body, options_.token);
-  if (!is_compatible(connection.greeting())) note_version(connection);
+  const Greeting& peer = connection.greeting();
+  if (is_compatible(peer)) return;
+  note(other_version_,
+       fmt::format("{} runs {}, rank 0 runs {}: use one version on all hosts",
+                   connection.peer_name(), described(peer), described(own_greeting())));
 }
 
 // A peer of another version reads from the challenge what runs here, and from the proof that it can
 // believe the challenge.
 void Server::handle_proof(Connection& connection, const Frame& frame) {
   if (!connection.prove(frame.body)) {
-    note_token(connection);
+    // A process without the token has not said who it is.
+    note(other_token_,
+         fmt::format("a process at {} has another token: is ATOLL_TOKEN equal on all ranks?",
+                     connection.peer_name()));
     throw Error(ErrorCode::bad_data, "wrong token");
   }
   joining_.insert(strangers_.extract(connection.id()));
   if (!is_compatible(connection.greeting())) close(connection);
-}
-
-void Server::note_version(const Connection& connection) {
-  note(other_version_, fmt::format("{} runs {}, rank 0 runs {}: use one version on all hosts",
-                                   connection.peer_name(), described(connection.greeting()),
-                                   described(own_greeting())));
-}
-
-// A process without the token has not said who it is.
-void Server::note_token(const Connection& connection) {
-  note(other_token_, fmt::format("a process at {} has another token: is ATOLL_TOKEN equal on all "
-                                 "ranks?",
-                                 connection.peer_name()));
 }
 
 // Keeps and logs the first text for this place. Anybody can be the reason, so later ones are
@@ -152,8 +145,7 @@ void Server::handle_observe(Connection& connection, const Frame& frame) {
   in.finish();
   require(!connection.has_output() && !table_.asks(connection), ErrorCode::bad_data,
           "an observer asked before it had read the answer to its last question");
-  ask_all({&connection, frame.request, Clock::now() + timeout, timeout, true},
-          std::string(observer_question));
+  ask_all({&connection, frame.request, Clock::now() + timeout, timeout}, observer_question, "");
 }
 
 void Server::refuse(Connection& connection, const std::string& why) {
@@ -175,7 +167,7 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   }
   const milliseconds timeout(in.number());
   const Waiter waiter{&connection, frame.request, Clock::now() + timeout, timeout};
-  if (kind == Kind::get_all) return handle_get_all(waiter, in);
+  if (kind == Kind::get) return handle_get(waiter, in);
   std::string key(in.text(max_key_bytes));
   std::string value(in.text(max_value_bytes));
   if (kind == Kind::exchange) {
@@ -185,8 +177,7 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   }
   const std::uint32_t ranks = kind == Kind::release ? in.number() : 0;
   in.finish();
-  if (kind == Kind::get) return table_.get(waiter, std::move(key));
-  if (kind == Kind::ask) return ask_all(waiter, std::move(value));
+  if (kind == Kind::ask) return ask_all(waiter, key, value);
   if (kind == Kind::reply) {
     return table_.answer(frame.request, connection.rank(), std::move(value));
   }
@@ -195,7 +186,7 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   reply(waiter, std::nullopt, shared(""));
 }
 
-void Server::handle_get_all(const Waiter& waiter, Unpacker& in) {
+void Server::handle_get(const Waiter& waiter, Unpacker& in) {
   const std::uint32_t count = in.number();
   require(count <= std::min(max_keys, in.left() / 4), ErrorCode::bad_data,
           "store message: {} keys do not fit into it", count);
@@ -203,12 +194,12 @@ void Server::handle_get_all(const Waiter& waiter, Unpacker& in) {
   keys.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) keys.emplace_back(in.text(max_key_bytes));
   in.finish();
-  table_.get_all(waiter, std::move(keys));
+  table_.get(waiter, std::move(keys));
 }
 
-void Server::ask_all(const Waiter& waiter, std::string question) {
+void Server::ask_all(const Waiter& waiter, std::string_view name, std::string_view detail) {
   const std::uint64_t number = table_.ask(waiter);
-  const Table::Body body = shared(std::move(question));
+  const Table::Body body = shared(Packer().text(name).text(detail).take());
   for (auto& [id, connection] : members_) {
     if (connection.is_open() && connection.rank() >= 0)
       connection.send(Kind::question, number, std::nullopt, body);

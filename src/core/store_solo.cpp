@@ -22,11 +22,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The store of a job of one process: a map in memory. In a simulated job, this process answers for
-// all ranks.
 class SoloStore final : public Store {
  public:
-  explicit SoloStore(std::shared_ptr<Failure> failure, std::size_t size = 1)
+  SoloStore(std::shared_ptr<Failure> failure, std::size_t size)
       : failure_(std::move(failure)), size_(size) {}
 
   void put(std::string_view key, std::string_view value, milliseconds) override {
@@ -38,23 +36,21 @@ class SoloStore final : public Store {
     changed_.notify_all();
   }
 
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
-    // A larger timeout would overflow the clock.
-    timeout = std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
-    std::unique_lock lock(mutex_);
-    const bool ready =
-        changed_.wait_for(lock, timeout, [&] { return failure_->get() || values_.contains(key); });
-    failure_->check();
-    require(ready, ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
-            timeout.count());
-    return values_.find(key)->second;
-  }
-
   std::vector<std::string> get_all(std::span<const std::string> keys,
-                                   std::chrono::milliseconds timeout) override {
-    std::vector<std::string> values;
-    for (const std::string& key : keys) values.push_back(get(key, timeout));
-    return values;
+                                   milliseconds timeout) override {
+    // A larger timeout would overflow the clock.
+    timeout = std::min<milliseconds>(timeout, std::chrono::hours(24 * 365));
+    std::vector<std::string> result;
+    std::unique_lock lock(mutex_);
+    for (const std::string& key : keys) {
+      const bool ready = changed_.wait_for(
+          lock, timeout, [&] { return failure_->get() || values_.contains(key); });
+      failure_->check();
+      require(ready, ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
+              timeout.count());
+      result.push_back(values_.find(key)->second);
+    }
+    return result;
   }
 
   void release(std::string_view prefix, int) override {
@@ -75,11 +71,11 @@ class SoloStore final : public Store {
 
   void interrupt(std::string_view) override {}  // no exchange of one rank waits
 
-  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds) override {
+  std::vector<Answered> ask(std::string_view name, std::string_view detail, milliseconds) override {
     failure_->check();
     const std::lock_guard lock(mutex_);
     return std::vector<Answered>(
-        size_, {Answered::How::answered, answerer_ ? answerer_(question) : std::string()});
+        size_, {Answered::How::answered, answerer_ ? answerer_(name, detail) : std::string()});
   }
 
   void answer_with(Answerer answerer) override {
@@ -114,11 +110,7 @@ class SoloStore final : public Store {
 
 }  // namespace
 
-std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure) {
-  return std::make_unique<SoloStore>(std::move(failure));
-}
-
-std::unique_ptr<Store> make_simulated_store(std::shared_ptr<Failure> failure, int size) {
+std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure, int size) {
   return std::make_unique<SoloStore>(std::move(failure), static_cast<std::size_t>(size));
 }
 

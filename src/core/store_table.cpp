@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/store_key.hpp"
-
 namespace atoll_v1::atoll::store {
 namespace {
 
@@ -81,18 +79,8 @@ void Table::put(const std::string& key, std::string value) {
   }
 }
 
-void Table::get(const Waiter& waiter, std::string key) {
-  std::vector<std::string> keys;
-  keys.push_back(std::move(key));
-  fetch(waiter, std::move(keys), false);
-}
-
-void Table::get_all(const Waiter& waiter, std::vector<std::string> keys) {
-  fetch(waiter, std::move(keys), true);
-}
-
-void Table::fetch(const Waiter& waiter, std::vector<std::string> keys, bool is_list) {
-  Fetch fetch{waiter, std::move(keys), {}, 0, is_list};
+void Table::get(const Waiter& waiter, std::vector<std::string> keys) {
+  Fetch fetch{waiter, std::move(keys), {}, 0};
   const std::uint64_t number = next_number_++;
   for (std::size_t i = 0; i < fetch.keys.size(); ++i) {
     const auto found = values_.find(fetch.keys[i]);
@@ -107,7 +95,8 @@ void Table::fetch(const Waiter& waiter, std::vector<std::string> keys, bool is_l
 }
 
 void Table::finish(const Fetch& fetch) const {
-  if (!fetch.is_list) return reply_(fetch.waiter, std::nullopt, fetch.values.front());
+  // Ranks that get one value share its bytes.
+  if (fetch.keys.size() == 1) return reply_(fetch.waiter, std::nullopt, fetch.values.front());
   std::size_t bytes = 4;
   for (const Body& value : fetch.values) bytes += value->size() + 4;
   if (bytes > max_answer_bytes) {
@@ -212,7 +201,7 @@ std::uint64_t Table::ask(const Waiter& waiter) {
   poll.waiter = waiter;
   poll.answers.resize(static_cast<std::size_t>(roster_.size()));
   for (int rank = 0; rank < roster_.size(); ++rank) {
-    poll.unanswered += roster_[rank].state == Peer::State::present;
+    if (roster_[rank].state == Peer::State::present) poll.unanswered.insert(rank);
   }
   watch(waiter);
   return number;
@@ -225,58 +214,44 @@ bool Table::asks(const Connection& connection) const {
 
 void Table::answer(std::uint64_t number, int rank, std::string text) {
   const auto found = polls_.find(number);
-  if (found == polls_.end()) return;
-  Poll& poll = found->second;
-  auto& place = poll.answers[static_cast<std::size_t>(rank)];
-  if (!place) --poll.unanswered;
-  place = std::move(text);
-  if (poll.unanswered <= 0 || roster_.any(Peer::State::departed)) settle();
-}
-
-bool Table::is_complete(const Poll& poll) const {
-  for (int rank = 0; rank < roster_.size(); ++rank) {
-    const bool there = roster_[rank].state == Peer::State::present;
-    if (there && !poll.answers[static_cast<std::size_t>(rank)]) return false;
-  }
-  return true;
+  if (found == polls_.end() || found->second.unanswered.erase(rank) == 0) return;
+  found->second.answers[static_cast<std::size_t>(rank)] = std::move(text);
+  if (found->second.unanswered.empty()) settle();
 }
 
 void Table::settle() {
   std::erase_if(polls_, [&](const auto& item) {
-    const bool complete = is_complete(item.second);
+    const bool complete = item.second.unanswered.empty();
     if (complete) finish(item.second);
     return complete;
   });
 }
 
 void Table::finish(const Poll& poll) const {
+  using How = Answered::How;
   std::vector<Answered> answers;
   for (int rank = 0; rank < roster_.size(); ++rank) {
     const auto& answer = poll.answers[static_cast<std::size_t>(rank)];
-    if (roster_[rank].state == Peer::State::departed) {
-      answers.push_back({Answered::How::departed, {}});
-    } else if (answer) {
-      answers.push_back({Answered::How::answered, *answer});
-    } else {
-      answers.push_back({Answered::How::silent, {}});
-    }
-  }
-  if (!poll.waiter.observes) return reply_(poll.waiter, std::nullopt, shared(encode(answers)));
-  std::vector<Observed> observed;
-  for (int rank = 0; rank < roster_.size(); ++rank) {
     const Peer& peer = roster_[rank];
-    observed.push_back({std::move(answers[static_cast<std::size_t>(rank)]), peer.host, peer.pid});
+    const How how = peer.state == Peer::State::departed ? How::departed
+                    : answer                            ? How::answered
+                                                        : How::silent;
+    answers.push_back({how, how == How::answered ? *answer : std::string(), peer.host, peer.pid});
   }
-  reply_(poll.waiter, std::nullopt, shared(encode(observed)));
+  reply_(poll.waiter, std::nullopt, shared(encode(answers)));
 }
 
-// Answers one rank of an exchange with an error and removes its value, so that the exchange cannot
-// complete without this rank.
-void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
-  reply_(entry.waiter, code, shared(why));
+// Removes the value of one rank of an exchange, which cannot complete without this rank.
+void Table::withdraw(Round& round, Round::Entry& entry) {
   round.bytes -= entry.value->size() + 4;
   --round.joined;
   entry.value.reset();
+}
+
+// Answers one rank of an exchange with an error and removes its value.
+void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
+  reply_(entry.waiter, code, shared(why));
+  withdraw(round, entry);
   entry.gave_up = code == ErrorCode::timeout;
 }
 
@@ -353,6 +328,7 @@ void Table::depart(int rank) {
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
+  for (auto& [number, poll] : polls_) poll.unanswered.erase(rank);
   settle();
 }
 
@@ -364,10 +340,7 @@ void Table::forget(const Connection& connection) {
   for (const std::uint64_t number : gone) abandon(number);
   for (auto& [key, round] : rounds_) {
     for (Round::Entry& entry : round.entries) {
-      if (!entry.value || entry.waiter.connection != &connection) continue;
-      round.bytes -= entry.value->size() + 4;
-      --round.joined;
-      entry.value.reset();
+      if (entry.value && entry.waiter.connection == &connection) withdraw(round, entry);
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });

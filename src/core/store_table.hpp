@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -78,7 +79,6 @@ struct Waiter {
   std::uint64_t request = 0;
   net::Clock::time_point deadline;
   std::chrono::milliseconds timeout{0};
-  bool observes = false;  // true for an observer: the answer also has host and pid of each rank
 };
 
 class Table {
@@ -89,9 +89,8 @@ class Table {
   Table(const Roster& roster, Reply reply) : roster_(roster), reply_(std::move(reply)) {}
 
   void put(const std::string& key, std::string value);
-  void get(const Waiter& waiter, std::string key);
   // Answers with the values of all keys, in order, as soon as every key has one.
-  void get_all(const Waiter& waiter, std::vector<std::string> keys);
+  void get(const Waiter& waiter, std::vector<std::string> keys);
   // Deletes all keys that begin with `prefix` once `ranks` ranks have called this function.
   void release(const std::string& prefix, std::uint32_t ranks);
   std::size_t values() const noexcept { return values_.size(); }
@@ -115,13 +114,12 @@ class Table {
   void forget_all();
 
  private:
-  // A get() or get_all() that waits for keys.
+  // A get() that waits for keys.
   struct Fetch {
     Waiter waiter;
     std::vector<std::string> keys;
     std::vector<Body> values;  // null for each key without a value
     std::size_t missing = 0;
-    bool is_list = false;  // the answer is a list of texts, not one value
   };
   // One exchange or barrier in progress.
   struct Round {
@@ -142,19 +140,18 @@ class Table {
   struct Poll {
     Waiter waiter;
     std::vector<std::optional<std::string>> answers;  // answers that have arrived, indexed by rank
-    int unanswered = 0;  // present ranks without an answer; may include ranks that have left since
+    std::set<int> unanswered;  // ranks that were asked, have not answered and have not left since
   };
 
   void watch(const Waiter& waiter);
-  void fetch(const Waiter& waiter, std::vector<std::string> keys, bool is_list);
   void finish(const Fetch& fetch) const;
   void abandon(std::uint64_t number);
   void open(Round& round, const std::vector<Run>& runs) const;
   void complete(const Round& round);
+  static void withdraw(Round& round, Round::Entry& entry);
   void reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why);
   std::string missing_in(const Round& round) const;
-  void settle();  // completes the polls that every present rank has answered
-  bool is_complete(const Poll& poll) const;
+  void settle();  // completes the polls that wait for no rank
   void finish(const Poll& poll) const;
   void expire_fetches(net::Clock::time_point now);
   void expire_rounds(net::Clock::time_point now);

@@ -1,8 +1,9 @@
-// Parses text: settings, tables of the kernel, and short messages between ranks.
+// Parses and hashes text: settings, tables of the kernel, and short messages between ranks.
 #pragma once
 
 #include <charconv>
 #include <concepts>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,13 @@ std::optional<T> number_from(std::string_view text) {
   const auto [end, problem] = std::from_chars(text.data(), last, number);
   if (problem != std::errc() || end != last) return std::nullopt;
   return number;
+}
+
+// The 64-bit FNV-1a hash (Fowler, Noll, Vo), which gives the same number for a text on every rank.
+constexpr std::uint64_t fnv1a(std::string_view text,
+                              std::uint64_t start = 0xcbf29ce484222325u) noexcept {
+  for (const char c : text) start = (start ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return start;
 }
 
 }  // namespace atoll_v1::atoll

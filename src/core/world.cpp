@@ -10,26 +10,23 @@
 #include <mutex>
 #include <utility>
 
-#include "core/config_check.hpp"
 #include "core/errors.hpp"
 #include "core/failure.hpp"
-#include "core/fork.hpp"
 #include "core/host.hpp"
 #include "core/introduction.hpp"
 #include "core/launch.hpp"
 #include "core/log.hpp"
 #include "core/parent.hpp"
+#include "core/process_failure.hpp"
+#include "core/settings.hpp"
 #include "core/socket.hpp"
 #include "core/store.hpp"
 #include "core/store_client.hpp"
 #include "core/store_endpoint.hpp"
-#include "core/store_key.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
 #include "core/terminal_text.hpp"
-#include "core/terminate.hpp"
 #include "core/text.hpp"
-#include "core/untold.hpp"
 #include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
@@ -75,6 +72,7 @@ struct World::Impl {
   // Removes the last callback and returns it; an empty function without one. A callback may
   // register another one, which runs next.
   std::function<void(bool)> take_exit_callback();
+  void use_store(std::unique_ptr<store::Store> made);
   void stay_alone();
   void simulate(const SimulatedJob& job);
   void join(launch::Job job);
@@ -86,7 +84,7 @@ struct World::Impl {
   std::string encoded_process() const;  // the Process of this rank
   void place(const std::vector<std::string>& introductions,
              const std::vector<std::string>& processes);
-  void find_parent();
+  std::optional<ParentProcess> parent_to_watch() const;
 
   Config config;
   std::string launcher;
@@ -96,13 +94,11 @@ struct World::Impl {
   std::vector<HostInfo> hosts;
   std::vector<Placement> placements;
   std::shared_ptr<Failure> failure = std::make_shared<Failure>();
-  std::unique_ptr<launch::Rendezvous> rendezvous;
+  std::optional<launch::Rendezvous> rendezvous;
   std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
   std::unique_ptr<store::Store> store;
-  // Declared after `store`, so that they are destroyed first.
-  std::optional<TerminateNotice> on_terminate;
-  std::optional<UntoldNotice> on_untold;
-  std::unique_ptr<ParentWatch> parent;
+  std::optional<ProcessFailureHook> hook;  // declared after `store`, so that it is destroyed first
+  std::optional<ParentWatch> parent;
   int process = static_cast<int>(::getpid());  // the process that joined the job
   ProcessMark mark{};                          // of that process
 
@@ -158,8 +154,7 @@ void World::Impl::leave() noexcept {
   }
   store->answer_with({});
   companion.reset();
-  on_terminate.reset();
-  on_untold.reset();
+  hook.reset();
   parent.reset();
   if (!unwinding) store->farewell();
   store.reset();
@@ -174,13 +169,22 @@ std::function<void(bool)> World::Impl::take_exit_callback() {
   return last;
 }
 
+void World::Impl::use_store(std::unique_ptr<store::Store> made) {
+  store = std::move(made);
+  hook.emplace([this](std::string_view reason) {
+    if (failure->get()) return false;
+    if (mark.is_here()) fail(reason);
+    return true;
+  });
+}
+
 void World::Impl::stay_alone() {
-  store = store::make_solo_store(failure);
+  use_store(store::make_solo_store(failure));
   place({encode(introduction(net::rail_addresses(config.interface)))}, {encoded_process()});
 }
 
 void World::Impl::simulate(const SimulatedJob& job) {
-  store = store::make_simulated_store(failure, size);
+  use_store(store::make_solo_store(failure, size));
   for (int host = 0; host < job.hosts; ++host) {
     HostInfo& info = hosts.emplace_back();
     info.name = info.id = fmt::format("host{}", host);
@@ -240,7 +244,7 @@ void World::Impl::join(launch::Job job) {
     try {
       endpoint = serve(job, deadline);
     } catch (const std::exception& problem) {
-      if (rendezvous) rendezvous->withdraw(problem.what());
+      if (rendezvous && rendezvous->withdraw) rendezvous->withdraw(problem.what());
       throw;
     }
   } else {
@@ -263,8 +267,7 @@ void World::Impl::join(launch::Job job) {
   } catch (const Error& problem) {
     mine = encode(problem);
   }
-  store = std::make_unique<store::Client>(std::move(admission.socket), rank, size, failure);
-  on_terminate.emplace([this](std::string_view reason) { fail(reason); });
+  use_store(std::make_unique<store::Client>(std::move(admission.socket), rank, size, failure));
   const milliseconds timeout = config.rendezvous_timeout + placement_grace;
   const auto introductions =
       store->exchange(store::titled("joining the job", "placement"), mine, timeout);
@@ -311,22 +314,15 @@ void World::Impl::place(const std::vector<std::string>& introductions,
   if (is_first_of_host) warn_of_unusable_folders(config);
 }
 
-void World::Impl::find_parent() {
-  if (config.parent == "ignore") return;
+std::optional<ParentProcess> World::Impl::parent_to_watch() const {
+  if (config.parent == "ignore") return std::nullopt;
   const bool by_launcher =
       launcher == "pmix" || launcher == "pmi" || launcher == "torchrun" || launcher == "slurm";
-  parent =
-      ParentWatch::find(by_launcher || config.parent == "parent" ? WithoutLauncher::watch_parent
-                                                                 : WithoutLauncher::watch_nothing);
+  return find_parent(by_launcher || config.parent == "parent" ? WithoutLauncher::watch_parent
+                                                              : WithoutLauncher::watch_nothing);
 }
 
-World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
-  impl_->on_untold.emplace([all = impl_.get()](std::string_view text) {
-    if (all->failure->get()) return false;
-    if (all->mark.is_here()) all->fail(text);
-    return true;
-  });
-}
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::World(World&& other) {
   if (other.impl_) other.impl_->check_movable();
   impl_ = std::move(other.impl_);
@@ -368,14 +364,16 @@ World World::from_ranks(int rank, int size, const Broadcast& broadcast, Config c
 World World::Impl::start(Config config, launch::Job job) {
   log::set_rank(job.rank);
   auto impl = std::make_unique<Impl>(std::move(config), job.launcher, job.rank, job.size);
-  impl->find_parent();  // first, because a rank cannot find a launcher that has already ended
+  // This comes first, because a rank cannot find a launcher that has already ended.
+  std::optional<ParentProcess> watched = impl->parent_to_watch();
   if (job.size == 1) {
     impl->stay_alone();
   } else {
     impl->join(std::move(job));
   }
-  if (impl->parent) {
-    impl->parent->start([all = impl.get()](std::string_view reason) { all->store->fail(reason); });
+  if (watched) {
+    impl->parent.emplace(*std::move(watched),
+                         [all = impl.get()](std::string_view reason) { all->store->fail(reason); });
   }
   log::debug("rank {} of {}, started by {}", impl->rank, impl->size, impl->launcher);
   return World(std::move(impl));

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
-#include "core/untold.hpp"
+#include "core/process_failure.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -44,12 +44,12 @@ class StreamFailure {
   }
   void report(const char* why) const noexcept {
     try {
-      report_untold(fmt::format(
+      report_unobserved(fmt::format(
           "stream {}: its work failed, and the stream was destroyed before any call had thrown the "
           "error (call synchronize() before): {}",
           stream_, why));
     } catch (const std::exception&) {
-      report_untold(why);  // no memory for the longer text
+      report_unobserved(why);  // no memory for the longer text
     }
   }
 

@@ -15,7 +15,7 @@
 #include "atoll/flight.hpp"
 #include "core/errors.hpp"
 #include "core/terminal_text.hpp"
-#include "flight/story.hpp"
+#include "flight/explanation.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -139,6 +139,12 @@ class Reader {
     if (found == object.end()) bad_here("{} is missing", key);
     return *found;
   }
+  void read_fields(const Json& object, auto& entry) const {
+    for_each_field(entry, [&](const char* key, auto& value, auto... limits) {
+      if (!is_optional(key) || object.contains(key))
+        read(field(object, key), key, value, limits...);
+    });
+  }
   // The functions below read the value of the field `key`.
   void read(const Json& json, const char* key, std::string& value) const;
   void read(const Json& json, const char* key, bool& value) const {
@@ -231,11 +237,7 @@ bool Reader::examine(int depth, Json::parse_event_t event, Json& value) {
 template <class Entry>
 void Reader::add_to(std::vector<Entry>& entries, std::size_t most, const Json& object) {
   if (entries.size() >= most) bad_here("too many {}", section_);
-  for_each_field(entries.emplace_back(), [&](const char* key, auto& value, auto... limits) {
-    if (!is_optional(key) || object.contains(key)) {
-      read(field(object, key), key, value, limits...);
-    }
-  });
+  read_fields(object, entries.emplace_back());
 }
 
 void Reader::read_head(const Json& head) {
@@ -245,11 +247,7 @@ void Reader::read_head(const Json& head) {
   if (found != file_version) {
     bad_here("the file has version {}; this library reads version {}", found, file_version);
   }
-  for_each_field(log_, [&](const char* key, auto& value, auto... limits) {
-    if (!is_optional(key) || head.contains(key)) {
-      read(field(head, key), key, value, limits...);
-    }
-  });
+  read_fields(head, log_);
   if (log_.rank >= log_.size) bad_here("rank is not from 0 to {}", log_.size - 1);
   for (const std::string_view list : lists) {
     if (is_optional(list) && !head.contains(list)) continue;
@@ -298,32 +296,6 @@ FlightLog Reader::read() {
   return std::move(log_);
 }
 
-}  // namespace
-
-std::string_view name(FlightState state) noexcept {
-  return states[static_cast<std::size_t>(state)];
-}
-
-std::string flight_text(std::string_view text) {
-  std::string shown;
-  while (const auto invalid = invalid_utf8(text)) {
-    shown.append(text.substr(0, *invalid)).append("\xef\xbf\xbd");
-    text.remove_prefix(*invalid + 1);
-  }
-  shown += text;
-  for (std::size_t i = 0; i < shown.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(shown[i]);
-    if (byte < ' ') shown.replace(i, 1, fmt::format("\\x{:02x}", byte));
-  }
-  std::size_t most = max_flight_text;
-  if (shown.size() <= most) return shown;
-  while (most > 0 && (static_cast<unsigned char>(shown[most]) & 0xc0) == 0x80) --most;
-  shown.resize(most);
-  return shown;
-}
-
-namespace {
-
 std::string written(const std::string& text) { return flight_text(text); }
 std::vector<std::string> written(const std::vector<std::string>& texts) {
   std::vector<std::string> result;
@@ -333,6 +305,19 @@ std::vector<std::string> written(const std::vector<std::string>& texts) {
 const auto& written(const auto& value) { return value; }
 
 }  // namespace
+
+std::string_view name(FlightState state) noexcept {
+  return states[static_cast<std::size_t>(state)];
+}
+
+std::string flight_text(std::string_view text) {
+  std::string shown = terminal_text(text);
+  std::size_t most = max_flight_text;
+  if (shown.size() <= most) return shown;
+  while (most > 0 && (static_cast<unsigned char>(shown[most]) & 0xc0) == 0x80) --most;
+  shown.resize(most);
+  return shown;
+}
 
 std::string to_json(const FlightLog& log) {
   const auto dumped = [](Ordered json, const auto& object) {

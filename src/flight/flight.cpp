@@ -14,10 +14,10 @@
 
 #include "core/errors.hpp"
 #include "core/host.hpp"
+#include "core/limits.hpp"
 #include "core/log.hpp"
 #include "core/size_signal_block.hpp"
 #include "core/store_protocol.hpp"
-#include "core/thread.hpp"
 #include "core/world_internals.hpp"
 #include "flight/inquiry.hpp"
 #include "flight/observation.hpp"
@@ -87,11 +87,18 @@ Flight::Flight(World& world)
     }
     wake(changed);
   });
+  questions_.add(std::string(store::observer_question), [this](std::string_view) {
+    return encode_observation(log("observer"), recorder_.bytes());
+  });
+  questions_.add(std::string(inquiry_question), [this](std::string_view detail) {
+    return answer_inquiry(log("question"), detail);
+  });
   // Both come last: after an exception of this constructor, nobody would end the thread, and the
   // store would call an object that does not exist.
   if (!path_.empty()) thread_ = start_thread([this] { serve(); });
-  WorldInternals::store(world).answer_with(
-      [this](std::string_view question) { return answer(question); });
+  WorldInternals::store(world).answer_with([this](std::string_view name, std::string_view detail) {
+    return questions_.answer(name, detail);
+  });
 }
 
 Flight::~Flight() {
@@ -102,15 +109,6 @@ Flight::~Flight() {
     ending_ = true;
   }
   wake(changed);
-}
-
-std::string Flight::answer(std::string_view question) {
-  std::string text;
-  if (notices_.deliver(question) || responders_.respond(question, text)) return text;
-  if (question == store::observer_question) {
-    return encode_observation(log("observer"), recorder_.bytes());
-  }
-  return answer_inquiry(log("question"), question);
 }
 
 // Includes the main thread even if it has not called any operation.

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -14,27 +12,11 @@
 
 #include "atoll/world.hpp"
 #include "core/socket.hpp"
-#include "flight/notices.hpp"
+#include "flight/questions.hpp"
 #include "flight/recorder.hpp"
-#include "flight/responders.hpp"
-#include "flight/stacks.hpp"
+#include "flight/signals.hpp"
 
 namespace atoll_v1::atoll {
-
-// While a FlightSignal exists, every SIGUSR1 of the process adds `value` to its eventfd. The first
-// object installs the handler, unless the program has its own handler, which stays; the log says
-// so. The last object restores the default handler, unless the program has installed another one
-// since. At most 64 objects receive signals at a time.
-class FlightSignal {
- public:
-  FlightSignal(int eventfd, std::uint64_t value);
-  ~FlightSignal();
-  FlightSignal(const FlightSignal&) = delete;
-  FlightSignal& operator=(const FlightSignal&) = delete;
-
- private:
-  std::optional<std::size_t> place_;
-};
 
 class Flight {
  public:
@@ -48,8 +30,7 @@ class Flight {
   Flight& operator=(const Flight&) = delete;
 
   FlightRecorder& recorder() noexcept { return recorder_; }
-  Notices& notices() noexcept { return notices_; }
-  Responders& responders() noexcept { return responders_; }
+  Questions& questions() noexcept { return questions_; }
   FlightLog log(std::string_view reason) const;
   // Writes the file. Throws Error(io), and Error(invalid_argument) when Config::flight is empty.
   void write(std::string_view reason);
@@ -58,7 +39,6 @@ class Flight {
   void await_written();
 
  private:
-  std::string answer(std::string_view question);
   std::vector<RawStack> take_stacks() const;
   void serve();  // main loop of thread_, which exists only when Config::flight is set
   void wake(std::uint64_t value) const noexcept;
@@ -69,8 +49,7 @@ class Flight {
   const std::string path_;  // path of the flight file; empty when no file is written
   const int stack_signal_;
   FlightRecorder recorder_;
-  Notices notices_{rank_};
-  Responders responders_;
+  Questions questions_;
   mutable std::mutex mutex_;  // guards the members between this one and writing_
   std::condition_variable changed_;
   std::string failure_;

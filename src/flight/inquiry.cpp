@@ -1,4 +1,5 @@
-// A question is the number of the collective (-1 for messages), a space and the communicator's id.
+// The details of a question are the number of the collective (-1 for messages), a space and the id
+// of the communicator.
 //
 // An answer is a flight log, cut down to the open communicators, with that communicator's operation
 // with this number and some before it, its last operation, and the operations that have not
@@ -17,8 +18,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/world_internals.hpp"
-#include "flight/story.hpp"
-#include "flight/waits.hpp"
+#include "flight/explanation.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -77,16 +77,16 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   const auto views_are =
       sorted.silent.empty() && sorted.departed.empty() ? Views::all : Views::some;
   if (subject.collective >= 0) {
-    Story story = tell_collective(views, subject.collective, views_are);
-    result.disagreed = story.disagreed;
-    sentences = std::move(story.sentences);
+    Explanation explanation = explain_collective(views, subject.collective, views_are);
+    result.disagreed = explanation.disagreed;
+    sentences = std::move(explanation.sentences);
     // If ranks made different calls that move the same number of bytes, a backend may not notice.
     // The ranks then wait for each other in a later call, so the report names the earlier one.
     const std::int64_t earlier = first_disagreement(views);
     if (earlier >= 0 && earlier < subject.collective) {
       result.disagreed = true;
       sentences.insert(sentences.begin(),
-                       tell_collective(views, earlier, Views::some).sentences.front());
+                       explain_collective(views, earlier, Views::some).sentences.front());
     }
   } else {
     for (const FlightView& view : views) {
@@ -100,7 +100,7 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   add(sorted.departed, departure_text(sorted.departed.size()));
   // Different calls explain why ranks wait.
   if (!result.disagreed) {
-    for (auto& wait : tell_waits(sorted.states, subject)) sentences.push_back(std::move(wait));
+    for (auto& wait : explain_waits(sorted.states, subject)) sentences.push_back(std::move(wait));
   }
   result.text = fmt::format("{}", fmt::join(sentences, "; "));
   return result;
@@ -115,8 +115,10 @@ InquiryResult explain_answers(const std::vector<store::Answered>& answers, Inqui
 
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject) {
   try {
-    const auto question = fmt::format("{} {}", subject.collective, subject.communicator);
-    return explain_answers(WorldInternals::store(world).ask(question, inquiry_patience), subject);
+    const auto detail = fmt::format("{} {}", subject.collective, subject.communicator);
+    const auto answers =
+        WorldInternals::store(world).ask(inquiry_question, detail, inquiry_patience);
+    return explain_answers(answers, subject);
   } catch (const Error& error) {
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {
@@ -127,10 +129,10 @@ std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject
   }
 }
 
-std::string answer_inquiry(FlightLog log, std::string_view question) {
-  const std::size_t space = question.find(' ');
-  const auto collective = number_from<std::int64_t>(question.substr(0, space)).value_or(-1);
-  const FlightView view = view_of(log, question.substr(space + 1));
+std::string answer_inquiry(FlightLog log, std::string_view detail) {
+  const std::size_t space = detail.find(' ');
+  const auto collective = number_from<std::int64_t>(detail.substr(0, space)).value_or(-1);
+  const FlightView view = view_of(log, detail.substr(space + 1));
   std::vector<bool> is_kept(log.communicators.size(), false), has_pending = is_kept;
   std::vector<FlightOperation> operations;
   int started = 0;

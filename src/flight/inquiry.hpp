@@ -29,12 +29,33 @@ struct InquiryResult {
 // has failed meanwhile. Ranks that ask about the same collective get the same result.
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject);
 
+// The answer of one rank to an inquiry, or the reason why there is none.
+struct RankState {
+  store::Answered::How how = store::Answered::How::silent;
+  const FlightLog* log = nullptr;  // null unless the rank answered
+};
+
+// Returns what ranks are said to be, after "rank 3" or, for `ranks` > 1, after "ranks 3, 5".
+std::string silence_text(std::size_t ranks);
+std::string departure_text(std::size_t ranks);
+
+// Finds the ranks for which all others wait, even if these ranks and the rank that asks share no
+// communicator. Follows the waits of the ranks from the operation of the subject on: an operation
+// waits for ranks that have not called it or whose streams have not reached it, and such a rank may
+// wait in an operation of another communicator. Returns sentences that name the ranks at the ends
+// of these chains, or ranks that wait for each other. Omits the ranks for which the subject itself
+// waits directly. `states` holds the state of each rank of the World. The work grows linearly with
+// the number of ranks in the answers.
+std::vector<std::string> explain_waits(const std::vector<RankState>& states,
+                                       const InquirySubject& subject);
+
 // Explains the answers of all ranks, by rank. Throws Error(bad_data) if the answer of a rank is not
 // its flight log.
 InquiryResult explain_answers(const std::vector<store::Answered>& answers, InquirySubject subject);
 
-// Returns this rank's answer to a question: the part of its log that the question is about, as
-// JSON.
-std::string answer_inquiry(FlightLog log, std::string_view question);
+// Name of the question that inquire() asks.
+inline constexpr std::string_view inquiry_question = "inquiry";
+// Returns this rank's answer: the part of its log that the question is about, as JSON.
+std::string answer_inquiry(FlightLog log, std::string_view detail);
 
 }  // namespace atoll_v1::atoll

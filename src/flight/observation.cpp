@@ -16,8 +16,10 @@
 #include <map>
 
 #include "core/errors.hpp"
+#include "core/launch.hpp"
+#include "core/store_observer.hpp"
 #include "core/terminal_text.hpp"
-#include "flight/story.hpp"
+#include "flight/explanation.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -31,16 +33,8 @@ bool is_running(const FlightOperation& operation) {
 }
 
 std::int64_t reached_ns(const FlightOperation& operation) {
-  switch (operation.state) {
-    case FlightState::enqueued:
-      return operation.enqueued_ns;
-    case FlightState::started:
-      return operation.started_ns;
-    case FlightState::completed:
-    case FlightState::failed:
-      break;
-  }
-  return operation.finished_ns;
+  if (operation.state == FlightState::enqueued) return operation.enqueued_ns;
+  return is_running(operation) ? operation.started_ns : operation.finished_ns;
 }
 
 std::uint64_t age(const FlightLog& log, std::int64_t since) {
@@ -97,6 +91,56 @@ ObservedOperation operation_from(store::Unpacker& in) {
   return operation;
 }
 
+// A rank of a communicator, with the communicator as this rank reported it.
+struct Member {
+  int rank = 0;
+  const ObservedCommunicator* communicator = nullptr;
+};
+
+bool waits(const ObservedRank& rank) {
+  return std::ranges::any_of(rank.communicators,
+                             [](const ObservedCommunicator& c) { return c.running >= 0; });
+}
+
+// Finds the members that have not called the newest collective in which any member is.
+void find_late(std::span<const ObservedRank> ranks, const std::vector<Member>& members,
+               std::map<int, WaitedFor>& late) {
+  std::int64_t collective = -1;
+  int waiting = 0;
+  double seconds = 0;
+  for (const auto& [rank, communicator] : members) {
+    collective = std::max(collective, communicator->running);
+  }
+  if (collective < 0) return;
+  for (const auto& [rank, communicator] : members) {
+    if (communicator->running != collective) continue;
+    ++waiting;
+    seconds = std::max(seconds, communicator->seconds);
+  }
+  for (const auto& [rank, communicator] : members) {
+    const bool has_called =
+        communicator->collectives_enqueued > static_cast<std::uint64_t>(collective);
+    if (has_called || waits(ranks[static_cast<std::size_t>(rank)])) continue;
+    WaitedFor& entry = late[rank];
+    if (entry.waiting > 0 && entry.seconds >= seconds) continue;
+    entry = {rank, waiting, seconds,
+             fmt::format("has not called collective {} of communicator {}", collective,
+                         communicator->name)};
+  }
+}
+
+store::Observer connect_observer(const std::string& address, const std::string& token,
+                                 std::chrono::milliseconds patience) {
+  require(!address.empty(), "an observer needs the address of the job (ATOLL_ADDR)");
+  require(!token.empty(), "an observer needs the token of the job (ATOLL_TOKEN)");
+  Config config;
+  config.addr = address;
+  config.token = token;
+  const launch::Endpoint endpoint = *launch::configured_endpoint(config);
+  return {net::resolve(endpoint.addresses.front(), endpoint.port), token,
+          net::Clock::now() + patience};
+}
+
 }  // namespace
 
 std::string encode_observation(const FlightLog& log, std::uint64_t bytes) {
@@ -144,79 +188,26 @@ ObservedRank decode_observation(std::string_view text) {
   return rank;
 }
 
-namespace {
-
-// One malformed answer must not hide the other ranks.
-ObservedRank readable(std::string_view answer) {
-  try {
-    return decode_observation(answer);
-  } catch (const Error&) {
-    ObservedRank rank;
-    rank.state = ObservedRank::State::unreadable;
-    return rank;
-  }
-}
-
-}  // namespace
-
-ObservedRank observed_rank(const store::Observed& observed) {
+ObservedRank observed_rank(const store::Answered& answer) {
   using How = store::Answered::How;
   ObservedRank rank;
-  if (observed.answer.how == How::answered && !observed.answer.text.empty()) {
-    rank = readable(observed.answer.text);
-  } else if (observed.answer.how == How::departed) {
+  if (answer.how == How::answered && !answer.text.empty()) {
+    try {
+      rank = decode_observation(answer.text);
+    } catch (const Error&) {  // one malformed answer must not hide the other ranks
+      rank.state = ObservedRank::State::unreadable;
+    }
+  } else if (answer.how == How::departed) {
     rank.state = ObservedRank::State::departed;
-  } else if (observed.answer.how == How::answered) {
+  } else if (answer.how == How::answered) {
     rank.state = ObservedRank::State::answers;  // the rank has not opened a communicator yet
   } else {
-    rank.state = observed.host.empty() ? ObservedRank::State::absent : ObservedRank::State::silent;
+    rank.state = answer.host.empty() ? ObservedRank::State::absent : ObservedRank::State::silent;
   }
-  rank.host = terminal_text(observed.host);
-  rank.pid = observed.pid;
+  rank.host = terminal_text(answer.host);
+  rank.pid = answer.pid;
   return rank;
 }
-
-namespace {
-
-// A rank of a communicator, with the communicator as this rank reported it.
-struct Member {
-  int rank = 0;
-  const ObservedCommunicator* communicator = nullptr;
-};
-
-bool waits(const ObservedRank& rank) {
-  return std::ranges::any_of(rank.communicators,
-                             [](const ObservedCommunicator& c) { return c.running >= 0; });
-}
-
-// Finds the members that have not called the newest collective in which any member is.
-void find_late(std::span<const ObservedRank> ranks, const std::vector<Member>& members,
-               std::map<int, WaitedFor>& late) {
-  std::int64_t collective = -1;
-  int waiting = 0;
-  double seconds = 0;
-  for (const auto& [rank, communicator] : members) {
-    collective = std::max(collective, communicator->running);
-  }
-  if (collective < 0) return;
-  for (const auto& [rank, communicator] : members) {
-    if (communicator->running != collective) continue;
-    ++waiting;
-    seconds = std::max(seconds, communicator->seconds);
-  }
-  for (const auto& [rank, communicator] : members) {
-    const bool has_called =
-        communicator->collectives_enqueued > static_cast<std::uint64_t>(collective);
-    if (has_called || waits(ranks[static_cast<std::size_t>(rank)])) continue;
-    WaitedFor& entry = late[rank];
-    if (entry.waiting > 0 && entry.seconds >= seconds) continue;
-    entry = {rank, waiting, seconds,
-             fmt::format("has not called collective {} of communicator {}", collective,
-                         communicator->name)};
-  }
-}
-
-}  // namespace
 
 std::vector<WaitedFor> waited_for(std::span<const ObservedRank> ranks) {
   std::map<std::string, std::vector<Member>, std::less<>> members;
@@ -241,6 +232,26 @@ std::vector<WaitedFor> waited_for(std::span<const ObservedRank> ranks) {
   for (auto& [rank, entry] : late) result.push_back(std::move(entry));
   std::ranges::stable_sort(result, std::ranges::greater{}, &WaitedFor::seconds);
   return result;
+}
+
+struct Observer::Impl {
+  store::Observer store;
+};
+
+Observer::Observer(const std::string& address, const std::string& token,
+                   std::chrono::milliseconds patience)
+    : impl_(std::make_unique<Impl>(Impl{connect_observer(address, token, patience)})) {}
+
+Observer::~Observer() = default;
+Observer::Observer(Observer&&) noexcept = default;
+Observer& Observer::operator=(Observer&&) noexcept = default;
+
+std::optional<std::vector<ObservedRank>> Observer::look(std::chrono::milliseconds patience) {
+  const auto answers = impl_->store.look(patience);
+  if (!answers) return std::nullopt;
+  std::vector<ObservedRank> ranks;
+  for (const store::Answered& answer : *answers) ranks.push_back(observed_rank(answer));
+  return ranks;
 }
 
 }  // namespace atoll_v1::atoll

@@ -17,6 +17,6 @@ std::string encode_observation(const FlightLog& log, std::uint64_t bytes);
 // Throws Error(bad_data) if `text` is not an answer of encode_observation().
 ObservedRank decode_observation(std::string_view text);
 // Returns the state of a rank, given its entry in the answer of the store.
-ObservedRank observed_rank(const store::Observed& observed);
+ObservedRank observed_rank(const store::Answered& answer);
 
 }  // namespace atoll_v1::atoll

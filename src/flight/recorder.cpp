@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <limits>
 
 #include "atoll/plugin_names.hpp"
 
@@ -13,6 +15,37 @@ using std::memory_order_relaxed;
 constexpr std::size_t max_errors = 64;
 
 }  // namespace
+
+FlightClock::FlightClock() {
+#if defined(__x86_64__)
+  std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+  std::string source;
+  counts_ = file >> source && source == "tsc";
+#endif
+  start_ = look();
+}
+
+// Reads the tick counter and the steady clock at nearly the same moment: makes several attempts and
+// returns the attempt that took the shortest time.
+FlightClock::Point FlightClock::look() const noexcept {
+  constexpr int attempts = 5;
+  Point best;
+  std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
+  for (int i = 0; i < attempts; ++i) {
+    const std::int64_t before = ticks(), ns = steady_ns(), spent = ticks() - before;
+    if (spent >= shortest) continue;
+    shortest = spent;
+    best = {before + spent / 2, ns};
+  }
+  return best;
+}
+
+std::int64_t FlightClock::Scale::ns(std::int64_t ticks) const noexcept {
+  if (ticks >= last.ticks) return last.ns;
+  const auto part = static_cast<double>(std::max<std::int64_t>(ticks - first.ticks, 0)) /
+                    static_cast<double>(last.ticks - first.ticks);
+  return first.ns + static_cast<std::int64_t>(part * static_cast<double>(last.ns - first.ns));
+}
 
 std::shared_ptr<FlightTrack> FlightRecorder::open(FlightCommunicator description) {
   auto track = std::make_shared<FlightTrack>();
@@ -43,17 +76,16 @@ std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const Flight
     const bool message = atoll_abi::is_message(call.kind);
     const auto ordinal = message ? -1 : static_cast<std::int64_t>(collectives++);
     const bool has_peer = message || atoll_abi::has_root(call.kind);
-    slot(number).enqueue({.number = number,
-                          .sequence = sequence,
-                          .collective = ordinal,
-                          .count = call.count,
-                          .track = track.id,
-                          .peer = has_peer ? call.peer : -1,
-                          .kind = static_cast<std::int16_t>(call.kind),
-                          .part_of = static_cast<std::int16_t>(call.part_of),
-                          .dtype = static_cast<std::int16_t>(call.dtype),
-                          .op = static_cast<std::int16_t>(call.op),
-                          .enqueued = now});
+    slot(number).enqueue(number, {.sequence = sequence,
+                                  .collective = ordinal,
+                                  .count = call.count,
+                                  .enqueued = now,
+                                  .track = track.id,
+                                  .peer = has_peer ? call.peer : -1,
+                                  .kind = static_cast<std::int16_t>(call.kind),
+                                  .part_of = static_cast<std::int16_t>(call.part_of),
+                                  .dtype = static_cast<std::int16_t>(call.dtype),
+                                  .op = static_cast<std::int16_t>(call.op)});
     ++number;
     ++sequence;
   }
@@ -98,23 +130,24 @@ void FlightRecorder::failed(std::uint64_t number, std::size_t n, std::string_vie
 std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(const Slot& entry) {
   const std::optional<FlightRecord> record = entry.read();
   if (!record) return std::nullopt;
-  const auto dtype = static_cast<DType>(record->dtype);
+  const FlightCallRecord& call = record->call;
+  const auto dtype = static_cast<DType>(call.dtype);
   FlightOperation operation;
   operation.number = record->number;
   operation.state = record->state;
-  operation.kind = atoll_abi::kind_name(record->kind);
-  if (record->part_of >= 0) operation.part_of = atoll_abi::kind_name(record->part_of);
-  operation.sequence = record->sequence;
-  operation.collective = record->collective;
+  operation.kind = atoll_abi::kind_name(call.kind);
+  if (call.part_of >= 0) operation.part_of = atoll_abi::kind_name(call.part_of);
+  operation.sequence = call.sequence;
+  operation.collective = call.collective;
   operation.dtype = name(dtype);
-  if (atoll_abi::reduces(record->kind)) operation.op = name(static_cast<ReduceOp>(record->op));
-  operation.count = record->count;
+  if (atoll_abi::reduces(call.kind)) operation.op = name(static_cast<ReduceOp>(call.op));
+  operation.count = call.count;
   operation.bytes = operation.count * size_of(dtype);
-  operation.peer = record->peer;
-  operation.enqueued_ns = record->enqueued;
+  operation.peer = call.peer;
+  operation.enqueued_ns = call.enqueued;
   operation.started_ns = record->started;
   operation.finished_ns = record->finished;
-  return std::pair(std::move(operation), record->track);
+  return std::pair(std::move(operation), call.track);
 }
 
 std::uint64_t FlightRecorder::bytes() const {

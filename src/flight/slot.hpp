@@ -13,28 +13,40 @@
 // on a model of weak memory.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 #include "atoll/flight.hpp"
 
 namespace atoll_v1::atoll {
 
-// The record of an operation. Times are in ticks; 0 means that the event has not happened yet.
-struct FlightRecord {
-  std::uint64_t number = 0;
-  FlightState state = FlightState::enqueued;
+// What is recorded of the call of an operation. A slot copies it in words of 64 bits, so it has no
+// padding.
+struct FlightCallRecord {
   std::uint64_t sequence = 0;
   std::int64_t collective = -1;
   std::uint64_t count = 0;
+  std::int64_t enqueued = 0;  // time in ticks
   std::uint32_t track = 0;
   std::int32_t peer = -1;
   std::int16_t kind = 0;
   std::int16_t part_of = -1;
   std::int16_t dtype = 0;
   std::int16_t op = 0;
-  std::int64_t enqueued = 0;
+  bool operator==(const FlightCallRecord&) const = default;
+};
+static_assert(std::has_unique_object_representations_v<FlightCallRecord>);
+
+// The record of an operation. Times are in ticks; 0 means that the event has not happened yet.
+struct FlightRecord {
+  std::uint64_t number = 0;
+  FlightState state = FlightState::enqueued;
+  FlightCallRecord call{};
   std::int64_t started = 0;
   std::int64_t finished = 0;
 };
@@ -44,24 +56,16 @@ class FlightSlotOf {
  public:
   // Writes the record of a new operation, unless a later operation has taken the slot or another
   // writer is filling it.
-  void enqueue(const FlightRecord& record) noexcept {
-    using std::memory_order_release;
-    if (!claim(record.number)) return;
+  void enqueue(std::uint64_t number, const FlightCallRecord& record) noexcept {
+    if (!claim(number)) return;
     // Fields are stored with release order and loaded with acquire order. A reader that sees a
     // field of this operation therefore also sees that this operation has claimed the slot.
-    sequence.store(record.sequence, memory_order_release);
-    collective.store(record.collective, memory_order_release);
-    count.store(record.count, memory_order_release);
-    track.store(record.track, memory_order_release);
-    peer.store(record.peer, memory_order_release);
-    kind.store(record.kind, memory_order_release);
-    part_of.store(record.part_of, memory_order_release);
-    dtype.store(record.dtype, memory_order_release);
-    op.store(record.op, memory_order_release);
-    enqueued.store(record.enqueued, memory_order_release);
-    started.store(0, memory_order_release);
-    finished.store(0, memory_order_release);
-    word.store(word_of(record.number, FlightState::enqueued), memory_order_release);
+    const auto words = std::bit_cast<Words>(record);
+    for (std::size_t i = 0; i < words.size(); ++i)
+      call[i].store(words[i], std::memory_order_release);
+    started.store(0, std::memory_order_release);
+    finished.store(0, std::memory_order_release);
+    word.store(word_of(number, FlightState::enqueued), std::memory_order_release);
   }
 
   // Stores the time of an event of operation `number` and its new state. If another operation takes
@@ -84,16 +88,9 @@ class FlightSlotOf {
       FlightRecord record;
       record.number = (before >> state_bits) - 1;
       record.state = static_cast<FlightState>(before & state_mask);
-      record.sequence = sequence.load(memory_order_acquire);
-      record.collective = collective.load(memory_order_acquire);
-      record.count = count.load(memory_order_acquire);
-      record.track = track.load(memory_order_acquire);
-      record.peer = peer.load(memory_order_acquire);
-      record.kind = kind.load(memory_order_acquire);
-      record.part_of = part_of.load(memory_order_acquire);
-      record.dtype = dtype.load(memory_order_acquire);
-      record.op = op.load(memory_order_acquire);
-      record.enqueued = enqueued.load(memory_order_acquire);
+      Words words{};
+      for (std::size_t i = 0; i < words.size(); ++i) words[i] = call[i].load(memory_order_acquire);
+      record.call = std::bit_cast<FlightCallRecord>(words);
       if (record.state != FlightState::enqueued)
         record.started = started.load(memory_order_acquire);
       if (record.state == FlightState::completed || record.state == FlightState::failed) {
@@ -105,20 +102,12 @@ class FlightSlotOf {
   }
 
   Atomic<std::uint64_t> word{0};
-  Atomic<std::uint64_t> sequence{0};
-  Atomic<std::int64_t> collective{-1};
-  Atomic<std::uint64_t> count{0};
-  Atomic<std::uint32_t> track{0};
-  Atomic<std::int32_t> peer{-1};
-  Atomic<std::int16_t> kind{0};
-  Atomic<std::int16_t> part_of{-1};
-  Atomic<std::int16_t> dtype{0};
-  Atomic<std::int16_t> op{0};
-  Atomic<std::int64_t> enqueued{0};
+  std::array<Atomic<std::uint64_t>, sizeof(FlightCallRecord) / 8> call{};
   Atomic<std::int64_t> started{0};
   Atomic<std::int64_t> finished{0};
 
  private:
+  using Words = std::array<std::uint64_t, sizeof(FlightCallRecord) / 8>;
   static constexpr std::uint64_t state_bits = 3;
   static constexpr std::uint64_t state_mask = (1u << state_bits) - 1;
   static constexpr std::uint64_t writing = state_mask;

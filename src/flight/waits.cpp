@@ -1,22 +1,22 @@
 // The graph of waits. A node is an operation in which ranks wait. An edge leads to an operation in
 // which some of the ranks are that the first operation waits for.
-#include "flight/waits.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <limits>
 #include <map>
 #include <set>
 #include <string_view>
 
-#include "flight/story.hpp"
+#include "flight/explanation.hpp"
+#include "flight/inquiry.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t most_told = 8;
+constexpr std::size_t most_reasons = 8;
 constexpr std::size_t most_links = 8;  // of a chain in a text
 
 using How = store::Answered::How;
@@ -51,35 +51,29 @@ struct Node {
   bool is_late = false;                            // a member is behind in this communicator
 };
 
-std::string_view verb(std::size_t ranks, std::string_view one, std::string_view more) {
-  return ranks == 1 ? one : more;
-}
+// What is said of one rank, and of several ranks, indexed by Why.
+constexpr std::array<std::array<std::string_view, 2>, 5> wait_reasons = {{
+    {"does not answer (its process is stopped, or its host is unreachable)",
+     "do not answer (its process is stopped, or its host is unreachable)"},
+    {"has left the job", "have left the job"},
+    {"has not called it and is in no operation", "have not called it and are in no operation"},
+    {"is in no operation", "are in no operation"},
+    {"has called it, but the stream has not reached it",
+     "have called it, but the stream has not reached it"},
+}};
 
 std::string why_text(Why why, std::size_t ranks) {
-  switch (why) {
-    case Why::silent:
-      return silence_text(ranks);
-    case Why::departed:
-      return departure_text(ranks);
-    case Why::absent:
-      return fmt::format("{} not called it and {} in no operation", verb(ranks, "has", "have"),
-                         verb(ranks, "is", "are"));
-    case Why::idle:
-      return fmt::format("{} in no operation", verb(ranks, "is", "are"));
-    case Why::unreached:
-      break;
-  }
-  return fmt::format("{} called it, but the stream has not reached it", verb(ranks, "has", "have"));
+  return std::string(wait_reasons[static_cast<std::size_t>(why)][ranks == 1 ? 0 : 1]);
 }
 
 std::string wait_text(const std::vector<int>& ranks, std::string_view name) {
-  return fmt::format("{} in {} for ", verb(ranks.size(), "waits", "wait"), name);
+  return fmt::format("{} in {} for ", ranks.size() == 1 ? "waits" : "wait", name);
 }
 
 class Graph {
  public:
   Graph(const std::vector<RankState>& states, const InquirySubject& subject);
-  std::vector<std::string> tell();
+  std::vector<std::string> explain();
 
  private:
   const FlightLog* log_of(int rank) const { return states_[static_cast<std::size_t>(rank)].log; }
@@ -94,18 +88,18 @@ class Graph {
   std::vector<std::size_t> cycle() const;
   std::string chain_text(std::size_t index) const;
   // Returns true when there is no room for a sentence, and counts that sentence.
-  bool is_full() { return sentences_.size() >= most_told && ++untold_ > 0; }
-  void tell_cycle();
-  void tell_causes(Why why);
-  void tell_ends();
+  bool is_full() { return sentences_.size() >= most_reasons && ++omitted_ > 0; }
+  void add_cycle();
+  void add_causes(Why why);
+  void add_ends();
 
   const std::vector<RankState>& states_;
   std::map<std::string_view, const std::vector<int>*> members_;  // keys: ids of communicators
   std::vector<Node> nodes_;                                      // the first one is the subject
   std::map<Key, std::size_t> known_;
-  std::set<int> told_;
+  std::set<int> named_;
   std::vector<std::string> sentences_;
-  std::size_t untold_ = 0;
+  std::size_t omitted_ = 0;
 };
 
 Graph::Graph(const std::vector<RankState>& states, const InquirySubject& subject)
@@ -276,7 +270,7 @@ std::string Graph::chain_text(std::size_t index) const {
   return text;
 }
 
-void Graph::tell_cycle() {
+void Graph::add_cycle() {
   const std::vector<std::size_t> path = cycle();
   if (path.empty()) return;
   const auto ranks_after = [&](std::size_t i) -> const std::vector<int>& {
@@ -297,23 +291,23 @@ void Graph::tell_cycle() {
                        ": these ranks called their operations in different orders");
 }
 
-void Graph::tell_causes(Why why) {
+void Graph::add_causes(Why why) {
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const auto found = nodes_[i].causes.find(why);
     if (found == nodes_[i].causes.end()) continue;
     std::vector<int> ranks;
     for (const int rank : found->second) {
-      if (told_.insert(rank).second) ranks.push_back(rank);
+      if (named_.insert(rank).second) ranks.push_back(rank);
     }
-    if (i == 0 || ranks.empty()) continue;  // the caller tells what the subject itself waits for
+    if (i == 0 || ranks.empty()) continue;  // the caller says what the subject itself waits for
     if (is_full()) continue;
     sentences_.push_back(fmt::format("{}{}, which {}", chain_text(i), ranks_text(ranks),
                                      why_text(why, ranks.size())));
   }
 }
 
-// Tells the operations that wait for no rank, although they have not completed.
-void Graph::tell_ends() {
+// Adds the operations that wait for no rank, although they have not completed.
+void Graph::add_ends() {
   for (std::size_t i = 1; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     if (!node.members || node.is_late || !node.causes.empty() || !node.next.empty()) continue;
@@ -322,40 +316,34 @@ void Graph::tell_ends() {
     sentences_.push_back(fmt::format("{}{}{} {} in {}, which all ranks of that communicator called",
                                      chain_text(node.parent), ranks_text(ranks),
                                      node.parent == 0 ? "" : ", which",
-                                     verb(ranks.size(), "is", "are"), node.name));
+                                     ranks.size() == 1 ? "is" : "are", node.name));
   }
 }
 
-std::vector<std::string> Graph::tell() {
-  tell_causes(Why::silent);
-  tell_causes(Why::departed);
+std::vector<std::string> Graph::explain() {
+  add_causes(Why::silent);
+  add_causes(Why::departed);
   // Ranks that are gone explain why all others wait.
   const bool gone = std::ranges::any_of(nodes_, [](const Node& node) {
     return node.causes.contains(Why::silent) || node.causes.contains(Why::departed);
   });
   if (!gone) {
-    tell_cycle();
-    for (const Why why : {Why::absent, Why::idle, Why::unreached}) tell_causes(why);
-    tell_ends();
+    add_cycle();
+    for (const Why why : {Why::absent, Why::idle, Why::unreached}) add_causes(why);
+    add_ends();
   }
-  if (untold_ > 0) sentences_.push_back(fmt::format("and {} more", untold_));
+  if (omitted_ > 0) sentences_.push_back(fmt::format("and {} more", omitted_));
   return std::move(sentences_);
 }
 
 }  // namespace
 
-std::string silence_text(std::size_t ranks) {
-  return fmt::format("{} not answer (its process is stopped, or its host is unreachable)",
-                     verb(ranks, "does", "do"));
-}
+std::string silence_text(std::size_t ranks) { return why_text(Why::silent, ranks); }
+std::string departure_text(std::size_t ranks) { return why_text(Why::departed, ranks); }
 
-std::string departure_text(std::size_t ranks) {
-  return fmt::format("{} left the job", verb(ranks, "has", "have"));
-}
-
-std::vector<std::string> tell_waits(const std::vector<RankState>& states,
-                                    const InquirySubject& subject) {
-  return Graph(states, subject).tell();
+std::vector<std::string> explain_waits(const std::vector<RankState>& states,
+                                       const InquirySubject& subject) {
+  return Graph(states, subject).explain();
 }
 
 }  // namespace atoll_v1::atoll

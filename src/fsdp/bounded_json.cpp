@@ -18,8 +18,8 @@ using Json = nlohmann::json;
 
 class DocumentEvents {
  public:
-  DocumentEvents(const std::filesystem::path& file, JsonLimits limits)
-      : file_(file), limits_(limits) {}
+  DocumentEvents(const std::filesystem::path& file, JsonLimits limits, const JsonMember& member)
+      : file_(file), limits_(limits), member_(member) {}
 
   Json take() { return std::move(root_); }
 
@@ -37,43 +37,53 @@ class DocumentEvents {
   bool key(std::string& name) {
     const auto [place, inserted] = open_.back()->emplace(std::move(name), nullptr);
     if (!inserted)
-      fail(fmt::format("the key {} appears twice in an object", Json(place.key()).dump()));
+      fail(0, fmt::format("the key {} appears twice in an object", Json(place.key()).dump()));
     slot_ = &place.value();
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const Json::exception&) {
-    fail(fmt::format("byte {}: the text is not JSON", position));
+    fail(position, "the text is not JSON");
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorCode::bad_data, terminal_text(fmt::format("{}: {}", file_.string(), what)));
+  [[noreturn]] void fail(std::uint64_t position, const std::string& what) const {
+    throw Error(ErrorCode::bad_data,
+                terminal_text(fmt::format("{}: byte {}: {}", file_.string(),
+                                          limits_.first_byte + position, what)));
   }
   // Returns the place of the new value.
   Json& place(Json value) {
     if (++values_ > limits_.values)
-      fail(fmt::format("the JSON has more than {} values", limits_.values));
+      fail(0, fmt::format("the JSON has more than {} values", limits_.values));
     if (open_.empty()) return root_ = std::move(value);
     if (open_.back()->is_object()) return *slot_ = std::move(value);
     return open_.back()->emplace_back(std::move(value));
   }
   bool add(Json value) {
     place(std::move(value));
-    return true;
+    return finish();
   }
   bool open(Json value) {
     if (open_.size() == limits_.depth)
-      fail(fmt::format("the JSON is nested more than {} deep", limits_.depth));
+      fail(0, fmt::format("the JSON is nested more than {} deep", limits_.depth));
     open_.push_back(&place(std::move(value)));
     return true;
   }
   bool close() {
     open_.pop_back();
+    return finish();
+  }
+  // Hands a member of the outermost object over.
+  bool finish() {
+    if (!member_ || open_.size() != 1 || !root_.is_object()) return true;
+    member_(root_.begin().key(), root_.begin().value());
+    root_.clear();
     return true;
   }
 
   const std::filesystem::path& file_;
   JsonLimits limits_;
+  const JsonMember& member_;
   std::size_t values_ = 0;
   Json root_;
   std::vector<Json*> open_;  // the objects and lists around the next value, outermost first
@@ -83,8 +93,8 @@ class DocumentEvents {
 }  // namespace
 
 nlohmann::json parse_bounded_json(std::string_view text, const std::filesystem::path& file,
-                                  JsonLimits limits) {
-  DocumentEvents events(file, limits);
+                                  JsonLimits limits, const JsonMember& member) {
+  DocumentEvents events(file, limits, member);
   Json::sax_parse(text.begin(), text.end(), &events);
   return events.take();
 }

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace atoll_v1::atoll::fsdp {
@@ -11,11 +14,16 @@ namespace atoll_v1::atoll::fsdp {
 struct JsonLimits {
   std::size_t depth = 8;            // nesting of objects and lists
   std::size_t values = 50'000'000;  // objects, lists, texts, numbers
+  std::uint64_t first_byte = 0;     // place of the text in its file, for errors
 };
 
-// Throws Error(bad_data), which names the file, if the text is not JSON (with the byte), has a key
-// twice in one object, or exceeds a limit.
+// Receives a member of the outermost object, which is then forgotten.
+using JsonMember = std::function<void(const std::string& key, const nlohmann::json& value)>;
+
+// Returns the value, without the members that `member` receives. Throws Error(bad_data), which names
+// the file, if the text is not JSON (with the byte), has a key twice in one object, or exceeds a
+// limit (with the first byte). Of the outermost object, `member` must find a key that comes twice.
 nlohmann::json parse_bounded_json(std::string_view text, const std::filesystem::path& file,
-                                  JsonLimits limits = {});
+                                  JsonLimits limits = {}, const JsonMember& member = {});
 
 }  // namespace atoll_v1::atoll::fsdp

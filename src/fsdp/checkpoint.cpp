@@ -8,9 +8,9 @@
 
 #include "core/agreement.hpp"
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 #include "core/log.hpp"
 #include "core/terminal_text.hpp"
+#include "core/text.hpp"
 #include "device/host/kernels.hpp"
 #include "fsdp/checkpoint_content.hpp"
 #include "fsdp/checkpoint_folder.hpp"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "device/host/kernels.hpp"
 #include "device/int8_blocks.hpp"
 #include "device/ops.hpp"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
-#include "core/thread.hpp"
+#include "core/limits.hpp"
 #include "fsdp/safetensors.hpp"
 #include "fsdp/setup.hpp"
 

@@ -62,10 +62,10 @@ std::optional<MicroCount::Heard> MicroCount::decode(std::string_view text) {
 
 MicroCount::MicroCount(const RankSet& ranks)
     : ranks_(ranks), flight_(Flight::of(ranks.world())), key_(ranks.key("micro batches")) {
-  flight_->responders().add(key_, [this](std::string_view question) { return respond(question); });
+  flight_->questions().add(key_, [this](std::string_view question) { return respond(question); });
 }
 
-MicroCount::~MicroCount() { flight_->responders().remove(key_); }
+MicroCount::~MicroCount() { flight_->questions().remove(key_); }
 
 std::string MicroCount::respond(std::string_view question) {
   const std::lock_guard lock(mutex_);
@@ -151,7 +151,7 @@ bool MicroCount::meet(const Record& mine, milliseconds pause) {
 
 std::vector<int> MicroCount::ask(const Record& mine) {
   const int self = ranks_.world().rank();
-  const auto answers = ask_responders(ranks_.world(), key_, mine.encode(self), patience);
+  const auto answers = WorldInternals::store(ranks_.world()).ask(key_, mine.encode(self), patience);
   std::vector<int> late;
   for (const int rank : ranks_.ranks()) {
     const auto heard = decode(answers.at(static_cast<std::size_t>(rank)).text);

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "core/hash.hpp"
+#include "core/text.hpp"
 #include "device/ops.hpp"
 #include "fsdp/declarations.hpp"
 #include "fsdp/gathering.hpp"

@@ -1,11 +1,9 @@
-// The header is parsed with callbacks ("SAX"), which build the entries without an intermediate
-// document. Positions of errors are looked up only when an error is reported.
+// Positions of errors are looked up only when an error is reported.
 #include "fsdp/safetensors_header.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +11,7 @@
 
 #include "core/errors.hpp"
 #include "core/terminal_text.hpp"
+#include "fsdp/bounded_json.hpp"
 #include "fsdp/digests.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -22,9 +21,10 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t max_header_bytes = std::uint64_t{1} << 30;
-constexpr std::size_t max_names = 10'000'000;  // of tensors, or of metadata
 constexpr std::size_t max_dimensions = 32;
-constexpr int max_depth = 3;  // maximum nesting of a header: header object, tensor object, list
+// A header is an object of objects with lists. Each tensor has seven values.
+constexpr JsonLimits header_limits{
+    .depth = 3, .values = 20'000'000, .first_byte = safetensors_length_bytes};
 
 // Reports an error at a byte of the file.
 struct Complaints {
@@ -50,214 +50,71 @@ struct Complaints {
   }
 };
 
-// A tensor as far as the parser has seen it.
-struct Draft {
-  std::string name;
-  std::optional<DType> dtype;
-  std::optional<std::vector<std::uint64_t>> shape, offsets;
-};
-
-// Receives the parser's events, which nlohmann::json::sax_parse() names.
-class HeaderEvents {
- public:
-  HeaderEvents(SafetensorsHeader& header, std::span<const std::byte> data,
-               const Complaints& complaints)
-      : header_(header), data_(data), complaints_(complaints) {}
-
-  bool null() { return scalar(); }
-  bool boolean(bool) { return scalar(); }
-  bool number_integer(Json::number_integer_t) { return number({}); }
-  bool number_float(Json::number_float_t, const std::string&) { return number({}); }
-  bool number_unsigned(Json::number_unsigned_t value) { return number(value); }
-  bool binary(Json::binary_t&) { return false; }
-  bool string(std::string& value);
-  bool start_object(std::size_t);
-  bool end_object();
-  bool start_array(std::size_t);
-  bool end_array();
-  bool key(std::string& value);
-  bool parse_error(std::size_t position, const std::string&, const Json::exception&) {
-    complaints_.at(safetensors_length_bytes + position, "the header is not JSON");
-  }
-
- private:
-  enum class Place {
-    outside,   // the JSON object of the header has not begun
-    header,    // the names of tensors
-    metadata,  // the texts of __metadata__
-    tensor,    // the properties of a tensor
-    list,      // a shape, or the offsets of a tensor's data
-    ignored    // a property that this version does not know
-  };
-
-  bool scalar();
-  bool number(std::optional<std::uint64_t> value);
-  void nest();
-  void finish_tensor();
-
-  SafetensorsHeader& header_;
-  std::span<const std::byte> data_;
-  const Complaints& complaints_;
-  Place place_ = Place::outside;
-  int depth_ = 0;
-  bool has_metadata_ = false;
-  Draft draft_;
-  std::string key_;  // the key whose value comes next: of metadata, or of a tensor
-  std::vector<std::uint64_t>* list_ = nullptr;
-};
-
-void HeaderEvents::nest() {
-  if (++depth_ > max_depth)
-    complaints_.at(safetensors_length_bytes, "the header is nested too deeply");
-}
-
-// Handles a value that is neither a number nor a text, or that is in the wrong place.
-bool HeaderEvents::scalar() {
-  switch (place_) {
-    case Place::outside:
-      complaints_.at(safetensors_length_bytes, "the header is not a JSON object");
-    case Place::header:
-      complaints_.in(draft_.name, "is not an object");
-    case Place::metadata:
-      complaints_.in(safetensors_metadata_key, "a value is not a string");
-    case Place::tensor:
-      if (key_ == "dtype") complaints_.in(draft_.name, "has no dtype");
-      if (key_ == "shape" || key_ == "data_offsets")
-        complaints_.in(draft_.name, "has no list \"{}\"", key_);
-      return true;
-    case Place::list:
-      complaints_.in(draft_.name, "numbers must be unsigned integers");
-    case Place::ignored:
-      return true;
-  }
-  return false;
-}
-
-bool HeaderEvents::number(std::optional<std::uint64_t> value) {
-  if (place_ != Place::list || !value) return scalar();
-  if (*value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-    complaints_.in(draft_.name, "a number exceeds 2^63 - 1");
-  if (list_->size() == max_dimensions)
-    complaints_.in(draft_.name, "\"{}\" has more than {} numbers", key_, max_dimensions);
-  list_->push_back(*value);
-  return true;
-}
-
-bool HeaderEvents::string(std::string& value) {
-  if (place_ == Place::metadata) {
-    if (header_.metadata.size() == max_names)
-      complaints_.in(safetensors_metadata_key, "has more than {} texts", max_names);
-    if (!header_.metadata.emplace(std::move(key_), std::move(value)).second)
-      complaints_.in(safetensors_metadata_key, "a key appears twice");
-    return true;
-  }
-  if (place_ != Place::tensor || key_ != "dtype") return scalar();
-  if (draft_.dtype) complaints_.in(draft_.name, "has two properties \"dtype\"");
-  draft_.dtype = safetensors_dtype(value);
-  if (draft_.dtype) return true;
+DType dtype_of(const Json& tensor, std::string_view name, const Complaints& complaints) {
+  const auto found = tensor.find("dtype");
+  if (found == tensor.end() || !found->is_string()) complaints.in(name, "has no dtype");
+  const auto& tag = found->get_ref<const std::string&>();
+  const std::optional<DType> dtype = safetensors_dtype(tag);
+  if (dtype) return *dtype;
   throw Error(
       ErrorCode::unsupported,
       terminal_text(fmt::format("{}: byte {}: tensor {}: dtype {} is not supported; save the "
                                 "tensors as F32, BF16 or F16, quantized ones dequantized",
-                                complaints_.path.string(), complaints_.offset_of(draft_.name),
-                                draft_.name, value)));
+                                complaints.path.string(), complaints.offset_of(name), name, tag)));
 }
 
-bool HeaderEvents::start_object(std::size_t) {
-  nest();
-  switch (place_) {
-    case Place::outside:
-      place_ = Place::header;
-      return true;
-    case Place::header:
-      if (draft_.name != safetensors_metadata_key) {
-        place_ = Place::tensor;
-        return true;
-      }
-      if (std::exchange(has_metadata_, true))
-        complaints_.in(draft_.name, "appears twice in the header");
-      place_ = Place::metadata;
-      return true;
-    case Place::metadata:
-    case Place::list:
-      return scalar();
-    case Place::tensor:
-      scalar();  // refuses it as dtype, shape or offsets
-      place_ = Place::ignored;
-      return true;
-    case Place::ignored:
-      return true;
+// Returns the numbers of a shape, or the offsets of a tensor's data.
+std::vector<std::uint64_t> numbers_of(const Json& tensor, const char* key, std::string_view name,
+                                      const Complaints& complaints) {
+  const auto list = tensor.find(key);
+  if (list == tensor.end() || !list->is_array()) complaints.in(name, "has no list \"{}\"", key);
+  if (list->size() > max_dimensions)
+    complaints.in(name, "\"{}\" has more than {} numbers", key, max_dimensions);
+  std::vector<std::uint64_t> numbers;
+  for (const Json& number : *list) {
+    if (!number.is_number_unsigned()) complaints.in(name, "numbers must be unsigned integers");
+    numbers.push_back(number.get<std::uint64_t>());
+    if (numbers.back() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      complaints.in(name, "a number exceeds 2^63 - 1");
   }
-  return false;
+  return numbers;
 }
 
-bool HeaderEvents::end_object() {
-  --depth_;
-  if (place_ == Place::tensor) finish_tensor();
-  place_ = depth_ == 0 ? Place::outside : depth_ == 1 ? Place::header : Place::tensor;
-  return true;
-}
-
-bool HeaderEvents::start_array(std::size_t) {
-  nest();
-  const bool is_shape = key_ == "shape";
-  if (place_ != Place::tensor || (!is_shape && key_ != "data_offsets")) {
-    scalar();
-    place_ = Place::ignored;
-    return true;
-  }
-  std::optional<std::vector<std::uint64_t>>& list = is_shape ? draft_.shape : draft_.offsets;
-  if (list) complaints_.in(draft_.name, "has two properties \"{}\"", key_);
-  list_ = &list.emplace();
-  place_ = Place::list;
-  return true;
-}
-
-bool HeaderEvents::end_array() {
-  --depth_;
-  place_ = Place::tensor;
-  return true;
-}
-
-bool HeaderEvents::key(std::string& value) {
-  if (place_ == Place::header) {
-    if (header_.entries.size() == max_names)
-      complaints_.in(value, "the header has more than {} tensors", max_names);
-    draft_ = {.name = std::move(value), .dtype = {}, .shape = {}, .offsets = {}};
-  } else if (place_ != Place::ignored) {
-    key_ = std::move(value);
-  }
-  return true;
-}
-
-void HeaderEvents::finish_tensor() {
-  const std::string& name = draft_.name;
-  if (!draft_.dtype) complaints_.in(name, "has no dtype");
-  if (!draft_.shape) complaints_.in(name, "has no list \"shape\"");
-  if (!draft_.offsets) complaints_.in(name, "has no list \"data_offsets\"");
+SafetensorsEntry entry_of(const std::string& name, const Json& tensor,
+                          std::span<const std::byte> data, const Complaints& complaints) {
+  if (!tensor.is_object()) complaints.in(name, "is not an object");
   SafetensorsEntry entry;
-  entry.data.dtype = *draft_.dtype;
+  entry.name = name;
+  entry.data.dtype = dtype_of(tensor, name, complaints);
+  entry.shape = numbers_of(tensor, "shape", name, complaints);
   entry.data.count = 1;
-  for (const std::uint64_t extent : *draft_.shape) {
+  for (const std::uint64_t extent : entry.shape) {
     if (__builtin_mul_overflow(entry.data.count, extent, &entry.data.count))
-      complaints_.in(name, "has more than 2^64 elements");
+      complaints.in(name, "has more than 2^64 elements");
   }
-  if (draft_.offsets->size() != 2) complaints_.in(name, "data_offsets is not a pair");
-  const std::uint64_t begin = (*draft_.offsets)[0], end = (*draft_.offsets)[1];
-  if (begin > end || end > data_.size()) {
-    complaints_.in(name, "data_offsets [{}, {}] do not fit in {} bytes of data", begin, end,
-                   data_.size());
+  const auto offsets = numbers_of(tensor, "data_offsets", name, complaints);
+  if (offsets.size() != 2) complaints.in(name, "data_offsets is not a pair");
+  const std::uint64_t begin = offsets[0], end = offsets[1];
+  if (begin > end || end > data.size()) {
+    complaints.in(name, "data_offsets [{}, {}] do not fit in {} bytes of data", begin, end,
+                  data.size());
   }
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(entry.data.count, size_of(entry.data.dtype), &bytes) ||
       bytes != end - begin) {
-    complaints_.in(name, "has {} bytes of data for {} elements of {}", end - begin,
-                   entry.data.count, atoll::name(entry.data.dtype));
+    complaints.in(name, "has {} bytes of data for {} elements of {}", end - begin, entry.data.count,
+                  atoll::name(entry.data.dtype));
   }
-  entry.data.data = data_.data() + begin;
-  entry.shape = std::move(*draft_.shape);
-  entry.name = std::move(draft_.name);
-  header_.entries.push_back(std::move(entry));
+  entry.data.data = data.data() + begin;
+  return entry;
+}
+
+void add_metadata(const Json& texts, SafetensorsHeader& header, const Complaints& complaints) {
+  if (!texts.is_object()) complaints.in(safetensors_metadata_key, "is not an object");
+  for (const auto& [key, text] : texts.items()) {
+    if (!text.is_string()) complaints.in(safetensors_metadata_key, "a value is not a string");
+    header.metadata.emplace(key, text.get_ref<const std::string&>());
+  }
 }
 
 // Says what a file that is not safetensors seems to be.
@@ -338,8 +195,17 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const fs::p
   header.data_begin = safetensors_length_bytes + length;
   complaints.text = {reinterpret_cast<const char*>(file.data() + safetensors_length_bytes),
                      static_cast<std::size_t>(length)};
-  HeaderEvents events(header, file.subspan(header.data_begin), complaints);
-  Json::sax_parse(complaints.text.begin(), complaints.text.end(), &events);
+  bool has_metadata = false;
+  const JsonMember add = [&](const std::string& name, const Json& value) {
+    if (name != safetensors_metadata_key) {
+      header.entries.push_back(entry_of(name, value, file.subspan(header.data_begin), complaints));
+      return;
+    }
+    if (std::exchange(has_metadata, true)) complaints.in(name, "appears twice in the header");
+    add_metadata(value, header, complaints);
+  };
+  const Json rest = parse_bounded_json(complaints.text, path, header_limits, add);
+  if (!rest.is_object()) complaints.at(safetensors_length_bytes, "the header is not a JSON object");
   order_entries(header.entries);
   index_names(header, complaints);
   check_overlap(header.entries, complaints);

@@ -1,5 +1,4 @@
-// The header of a safetensors file, parsed in one pass: time and memory grow linearly with its
-// length.
+// The header of a safetensors file. Time and memory grow linearly with its length.
 #pragma once
 
 #include <cstddef>

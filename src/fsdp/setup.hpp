@@ -11,7 +11,7 @@
 #include "atoll/optimizer.hpp"
 #include "core/rank_set.hpp"
 #include "core/socket.hpp"
-#include "core/untold.hpp"
+#include "core/process_failure.hpp"
 #include "fsdp/one_thread.hpp"
 #include "fsdp/strategy.hpp"
 #include "fsdp/unit.hpp"
@@ -96,7 +96,7 @@ BucketParts cut_by_bucket(const EngineSetup& setup, const Buffer& memory, DType 
 
 // Blocks until a stream, an event or all lanes have completed. Ignores failures: callers that
 // waited for the failed work have received them, and an error that no caller has received stays
-// untold.
+// unobserved.
 template <class Work>
 void settle(Work& work) noexcept {
   const IgnoringErrors ignoring;

@@ -34,7 +34,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/fork.hpp"
 #include "core/socket.hpp"
 #include "core/store_server.hpp"
 #include "rendezvous_ranks/rank.hpp"

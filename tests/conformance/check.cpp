@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -330,13 +332,30 @@ double rounded(DType dtype, double value) {
   return value;
 }
 
-std::vector<std::uint64_t> counts_around(int n, DType dtype, ReduceOp op) {
+namespace {
+
+std::vector<std::uint64_t> all_counts(int n, bool is_rare) {
   const auto ranks = static_cast<std::uint64_t>(n);
-  std::vector<std::uint64_t> counts = {0, 1, ranks - 1, ranks, ranks + 1, 31};
-  if (!is_rare(dtype, op)) counts.insert(counts.end(), {7, 127, 1009});
-  std::sort(counts.begin(), counts.end());
-  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-  return counts;
+  std::set<std::uint64_t> counts = {0, 1, ranks - 1, ranks, ranks + 1, 31};
+  if (!is_rare) counts.insert({7, 127, 1009});
+  return {counts.begin(), counts.end()};
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> counts_around(int n, DType dtype) {
+  return all_counts(n, is_rare(dtype));
+}
+
+std::vector<std::uint64_t> counts_around(int n, DType dtype, ReduceOp op) {
+  const auto all = all_counts(n, is_rare(dtype, op));
+  if (!pairwise_grid) return all;
+  constexpr std::size_t ops = std::size(all_ops);
+  std::vector<std::uint64_t> some;
+  const std::size_t shift = static_cast<std::size_t>(dtype) + static_cast<std::size_t>(op);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if ((i + shift) % ops == 0) some.push_back(all[i]);
+  return some;
 }
 
 std::string label(std::string_view operation, DType dtype, std::uint64_t count) {

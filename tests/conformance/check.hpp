@@ -171,7 +171,11 @@ constexpr bool is_rare(DType dtype, ReduceOp op = ReduceOp::sum) {
 }
 // Returns 0, 1, n - 1, n, n + 1 and some primes. Code that divides a count by n tends to fail at
 // these counts.
-std::vector<std::uint64_t> counts_around(int n, DType dtype, ReduceOp op = ReduceOp::sum);
+std::vector<std::uint64_t> counts_around(int n, DType dtype);
+// The same for a reduction; with pairwise_grid a fifth of them, so that each dtype meets each op and
+// each count, and each op meets each count, but not all three together.
+std::vector<std::uint64_t> counts_around(int n, DType dtype, ReduceOp op);
+inline bool pairwise_grid = false;  // set before the first check
 inline constexpr std::uint64_t large_count = (1u << 20) + 7;
 // Returns the number of elements that occupy a little more than 1 MiB.
 constexpr std::uint64_t mebibyte_of(DType dtype) { return (1u << 20) / atoll::size_of(dtype) + 5; }

@@ -305,7 +305,7 @@ int flight_in(const Job& job, const std::string& name, const std::string& call) 
     return complain(job, problem);
   }
   const auto expect_told = [&](const std::vector<std::string>& words) {
-    const std::string told = atoll::tell_flight(flight_files(job));
+    const std::string told = atoll::explain_flight(flight_files(job));
     fmt::print("{}", told);
     return std::ranges::all_of(
         words, [&](const std::string& word) { return told.find(word) != std::string::npos; });

@@ -89,6 +89,10 @@ def check_formats(folder):
     atoll_data(text, "--tokenizer", "bytes", "-o", out)
     assert [text_of(document) for document in read(out)[0]] == TEXT
     assert token_file.check(out)["joined"]
+    expected = out.read_bytes()
+    text.rename(folder / "t.data")
+    atoll_data(folder / "t.data", "--tokenizer", "bytes", "--ending", "text", "-o", out)
+    assert out.read_bytes() == expected
     other = write_lines(folder / "o.jsonl", [{"body": text} for text in TEXT])
     atoll_data(other, "--tokenizer", "bytes", "-o", out, "--field", "body")
     assert [text_of(document) for document in read(out)[0]] == TEXT

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Data that atoll-data has converted train like data that atoll-train reads itself.
+"""Data that atoll-data has converted train like data that atoll-train reads itself, or lets it convert.
 
   train.py ATOLL_TRAIN"""
 import array
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,10 +22,12 @@ STEPS = 8
 def train(folder, name, *flags, code=0, model="mistral-tiny"):
     """Trains and returns the steps of steps.jsonl, or the output of a run that must fail."""
     out = folder / name
+    env = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"),
+                        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run([TRAIN, "--model", str(model), "--seq", "96", "--global-batch", "4",
                            "--steps", str(STEPS), "--no-checkpoint", "--threads", "1", "--peak-seconds",
                            "0.01", "--quiet", "--out", str(out), *map(str, flags)],
-                          capture_output=True, text=True)
+                          capture_output=True, text=True, env=env)
     assert done.returncode == code, f"{name}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
     if code:
         return done.stderr
@@ -135,10 +138,6 @@ def main(folder):
     check_added_ids(folder)
     print("a mixture is evaluated, and a damaged file is refused")
 
-    chats = folder / "chats.jsonl"
-    chats.write_text('{"messages": []}\n')
-    message = train(folder, "chats", "--data", chats, code=1)
-    assert f"atoll-data {chats} --tokenizer TOKENIZER -o {folder}/chats.tok" in message, message
     shown = subprocess.run([TRAIN, "--data", alpaca, "--show-data", "2", "--out", folder / "shown"],
                            capture_output=True, text=True, check=True).stdout
     assert "sample 2 of alpaca.json" in shown and "trained \"" in shown, shown

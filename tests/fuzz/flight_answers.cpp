@@ -2,7 +2,7 @@
 // answers to its own question. The first byte selects what the input is:
 //   0  the answers of up to 6 ranks as text
 //   1  the answers of up to 6 ranks, made from numbers; each is the log of a rank
-//   2  a question to a rank with such a log
+//   2  a question to a rank with such a log: length and bytes of its name, then its details
 // A rank must explain whatever the logs of other ranks contain, and answer every question with a
 // log that others can read.
 #include <array>
@@ -18,8 +18,7 @@
 #include "atoll/flight.hpp"
 #include "core/store.hpp"
 #include "flight/inquiry.hpp"
-#include "flight/notices.hpp"
-#include "flight/responders.hpp"
+#include "flight/questions.hpp"
 #include "script.hpp"
 
 namespace {
@@ -129,19 +128,14 @@ void question(Script& script) {
   const int size = 1 + static_cast<int>(script.below(6));
   const int rank = static_cast<int>(script.below(static_cast<std::size_t>(size)));
   const atoll::FlightLog log = log_of(script, rank, size);
-  const std::string text = script.rest();
-  atoll::Notices notices(rank);
-  notices.expect("abort/0", [](const std::string&) {});
-  notices.forget("abort/0");
-  notices.expect("abort/1", [](const std::string&) {});
-  atoll::Responders responders;
-  responders.add("number", [](std::string_view detail) { return std::string(detail); });
-  std::string answer;
-  if (notices.deliver(text) || responders.respond(text, answer)) {
-    require(notices.waiting() <= 1);
-    return;
-  }
-  const auto read = atoll::parse_flight(atoll::answer_inquiry(log, text), "answer");
+  const std::string name = script.text(script.number()), detail = script.rest();
+  atoll::Questions questions;
+  questions.add("number", [](std::string_view own) { return std::string(own); });
+  questions.add("inquiry", [&](std::string_view own) { return atoll::answer_inquiry(log, own); });
+  const std::string answer = questions.answer(name, detail);
+  if (name == "number") require(answer == detail);
+  if (name != "inquiry") return;
+  const auto read = atoll::parse_flight(answer, "answer");
   require(read.rank == rank && read.size == size);
 }
 

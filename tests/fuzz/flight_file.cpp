@@ -31,6 +31,6 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     logs.push_back(log);
     logs.back().rank = log.rank == 0 ? 1 : 0;
   }
-  if (atoll::tell_flight(logs).empty()) std::abort();
+  if (atoll::explain_flight(logs).empty()) std::abort();
   return 0;
 }

@@ -59,7 +59,7 @@ void request(store::Client& client, int which) {
       if (client.exchange("a", "b", timeout, ranks).size() != ranks.size()) std::abort();
       break;
     default:
-      client.ask("who?", timeout);
+      client.ask("who?", "", timeout);
   }
 }
 

@@ -26,7 +26,7 @@
 
 #include "atoll/error.hpp"
 #include "core/log.hpp"
-#include "core/store_handshake.hpp"
+#include "core/store_protocol.hpp"
 #include "core/terminal_text.hpp"
 #include "flight/observation.hpp"
 #include "script.hpp"
@@ -97,8 +97,7 @@ void serve(int listener, const std::string& bytes, bool proves) {
 }
 
 std::string of_one_rank(std::string text) {
-  return store::encode(
-      {store::Observed{{store::Answered::How::answered, std::move(text)}, "h", 1}});
+  return store::encode({store::Answered{store::Answered::How::answered, std::move(text), "h", 1}});
 }
 
 std::string bytes_of(fuzz::Script& script, unsigned how) {
@@ -116,10 +115,10 @@ std::string bytes_of(fuzz::Script& script, unsigned how) {
 }
 
 // No byte of a rank may reach the terminal unless it is printable.
-void check(const std::vector<store::Observed>& answers,
+void check(const std::vector<store::Answered>& answers,
            const std::vector<atoll::ObservedRank>& ranks) {
   require(answers.size() == ranks.size());
-  const auto again = store::decode_observed(store::encode(answers));
+  const auto again = store::decode_answers(store::encode(answers));
   require(again.size() == answers.size());
   for (const atoll::ObservedRank& rank : ranks) {
     require(rank.step >= -1 && rank.monotonic_ns >= 0);
@@ -134,7 +133,7 @@ void look_twice(store::Observer& observer) {
     const auto answers = observer.look(milliseconds(0));
     if (!answers) return;
     std::vector<atoll::ObservedRank> ranks;
-    for (const store::Observed& rank : *answers) ranks.push_back(atoll::observed_rank(rank));
+    for (const store::Answered& rank : *answers) ranks.push_back(atoll::observed_rank(rank));
     check(*answers, ranks);
     const topo::View view{"here", ranks, before};
     require(!topo::table_of(view, {}).empty() && !topo::table_of(view, {24, 80}).empty());

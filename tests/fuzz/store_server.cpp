@@ -18,7 +18,6 @@
 #include "core/log.hpp"
 #include "core/socket.hpp"
 #include "core/store_client.hpp"
-#include "core/store_handshake.hpp"
 #include "core/store_server.hpp"
 #include "store_messages.hpp"
 

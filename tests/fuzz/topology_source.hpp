@@ -25,9 +25,8 @@ inline int read_topology(const atoll::importers::Importer& source, const unsigne
     for (const atoll::Island& island : inspection.islands) gpus += island.gpus.size();
     if (gpus != topology.gpus.size()) std::abort();
     to_tree(inspection);
-    to_dot(inspection);
+    to_svg(inspection);
     to_nccl_xml(topology);
-    if (topology.hosts.size() == 1) to_hwloc_xml(topology);
   } catch (const atoll::Error&) {
   }
   return 0;

@@ -185,7 +185,7 @@ TEST_CASE("fp8: refused on CPUs, in f32, and for other extents than multiples of
     CHECK(text.find(part) != std::string::npos);
   };
   has(failure([](auto&, auto&) {}), "--fp8: this run computes on CPUs");
-  has(failure([](auto& o, auto&) { o.dtype = "f32"; }), "--fp8: add --dtype bf16");
+  has(failure([](auto& o, auto&) { o.dtype = "f32"; }), "--fp8: needs --dtype bf16");
   has(failure([](auto& o, auto&) { o.seq = 24; }), "--fp8: --seq 24 must be a multiple of 16");
   has(failure([&](auto& o, auto& device) {
         o.model = folder.write("prime.json", train_test::prime_model_json()).string();

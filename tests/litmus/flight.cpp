@@ -8,31 +8,21 @@
 
 namespace {
 
+using atoll_v1::atoll::FlightCallRecord;
 using atoll_v1::atoll::FlightRecord;
 using atoll_v1::atoll::FlightSlotOf;
 using atoll_v1::atoll::FlightState;
 using atoll_v1::atoll::SignalTargetsOf;
 using litmus::Atomic;
 
-// Returns the record of operation `number`. The number follows from each field.
-FlightRecord record_of(std::uint64_t number) {
+// Returns the call of operation `number`. The number follows from each field.
+FlightCallRecord call_of(std::uint64_t number) {
   const auto n = static_cast<std::int16_t>(number + 1);
-  FlightRecord record{.number = number, .sequence = number + 1, .collective = n};
-  record.count = number + 1;
-  record.track = static_cast<std::uint32_t>(n);
-  record.peer = n;
-  record.kind = record.part_of = record.dtype = record.op = n;
-  record.enqueued = n;
-  return record;
+  return {number + 1, n, number + 1, n, static_cast<std::uint32_t>(n), n, n, n, n, n};
 }
 
 void check_record(const FlightRecord& record) {
-  const FlightRecord expected = record_of(record.number);
-  LITMUS_CHECK(record.sequence == expected.sequence && record.collective == expected.collective);
-  LITMUS_CHECK(record.count == expected.count && record.track == expected.track);
-  LITMUS_CHECK(record.peer == expected.peer && record.kind == expected.kind);
-  LITMUS_CHECK(record.part_of == expected.part_of && record.dtype == expected.dtype);
-  LITMUS_CHECK(record.op == expected.op && record.enqueued == expected.enqueued);
+  LITMUS_CHECK(record.call == call_of(record.number));
 }
 
 // One thread records two operations in the same slot, a second thread records their progress, and a
@@ -52,7 +42,7 @@ struct SlotTest : litmus::Test<SlotTest, 3> {
   }
   void call() {
     for (unsigned number = 0; number < 2; ++number) {
-      slot.enqueue(record_of(number));
+      slot.enqueue(number, call_of(number));
       called.store(number + 1, std::memory_order_release);
     }
   }
@@ -79,7 +69,7 @@ struct WritersTest : litmus::Test<WritersTest, 3> {
 
   void thread(unsigned index) {
     if (index < 2) {
-      slot.enqueue(record_of(index));
+      slot.enqueue(index, call_of(index));
     } else if (const auto record = slot.read()) {
       check_record(*record);
     }
@@ -135,16 +125,7 @@ void signal_targets(litmus::Runner& run) {
 // Applies a control to all fields but the word.
 template <class Slot, class Control>
 void each_field(Slot& slot, const Control& control) {
-  control(slot.sequence);
-  control(slot.collective);
-  control(slot.count);
-  control(slot.track);
-  control(slot.peer);
-  control(slot.kind);
-  control(slot.part_of);
-  control(slot.dtype);
-  control(slot.op);
-  control(slot.enqueued);
+  for (auto& field : slot.call) control(field);
   control(slot.started);
   control(slot.finished);
 }

@@ -374,7 +374,7 @@ TEST_CASE("--resume refuses another training, unless the changes are listed") {
   CHECK(holds(refusal(options), "use the same, or add --resume-with-changes global_batch,seed"));
   options.resume_with_changes = {"data", "weather"};
   CHECK(refusal(options) ==
-        "--resume-with-changes weather: use names of data, seed, global_batch, optimizer, frozen, "
+        "--resume-with-changes weather: use one of data, seed, global_batch, optimizer, frozen, "
         "model");
 }
 

@@ -163,7 +163,6 @@ TEST_CASE("wrong flags of data are refused on every rank") {
   refuses([](auto& o) { o.eval_data = "demo"; }, "use one of them");
   refuses([](auto& o) { o.train_on = "some"; }, "--train-on some: use one of output, all");
   refuses([](auto& o) { o.data = "demo:0"; }, "a weight must be above 0");
-  refuses([](auto& o) { o.data = "x.parquet"; }, "atoll-data x.parquet --tokenizer TOKENIZER");
   std::string damaged = TemporaryFolder::read(letters(folder, "a.tok", 0));
   damaged[300] = static_cast<char>(damaged[300] ^ 1);
   const auto file = folder.write("damaged.tok", damaged).string();

@@ -226,6 +226,26 @@ TEST_CASE("a run writes its arguments") {
   CHECK(args["threads"] == 1);
 }
 
+TEST_CASE("flags that ranks compare, and that a resumed run must share") {
+  using train::Use;
+  train::RunOptions options;
+  const json compared = train::to_json(options, Use::compared), saved = train::to_json(options);
+  for (const char* flag : {"out", "run_name"}) {
+    CHECK(compared.contains(flag));
+    CHECK_FALSE(saved.contains(flag));
+  }
+  CHECK(saved.contains("threads"));
+  CHECK_FALSE(compared.contains("threads"));
+  CHECK(train::to_json(options, Use::early) == json{{"dry_run", false}, {"show_data", 0}});
+  const auto resumed = [&] { return train::to_json(options, Use::resumed); };
+  CHECK(resumed().contains("beta1"));
+  CHECK_FALSE(resumed().contains("momentum"));
+  options.optimizer = "sgd";
+  CHECK_FALSE(resumed().contains("beta1"));
+  CHECK(resumed().contains("clip"));
+  CHECK_FALSE(resumed().contains("lr"));
+}
+
 TEST_CASE("a run writes its curve, and a resumed run continues it") {
   const TemporaryFolder folder;
   auto options = base(folder);

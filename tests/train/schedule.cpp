@@ -99,7 +99,7 @@ TEST_CASE("schedules: wrong flags") {
   CHECK(error_of(options) == "--lr-min-ratio: needs --lr-schedule linear, cosine or wsd");
   options = scheduled("cosine");
   options.lr_min_ratio = 1.5;
-  CHECK(error_of(options) == "--lr-min-ratio: must be from 0 to 1");
+  CHECK(error_of(options) == "--lr-min-ratio: must be in [0, 1], for example 0.4 for 40 %");
   options = scheduled("cosine");
   options.lr_decay_steps = 5;
   CHECK(error_of(options) == "--lr-decay-steps: needs --lr-schedule wsd");

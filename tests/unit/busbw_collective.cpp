@@ -1,12 +1,10 @@
-// Tests of atoll-busbw: names of collectives, message sizes, tensor shapes, bus bandwidth factors
+// Tests of atoll-busbw: names of collectives, tensor shapes, bus bandwidth factors
 // and groups of ranks.
 #include <doctest/doctest.h>
 
 #include <numeric>
 
-#include "atoll/error.hpp"
 #include "collective.hpp"
-#include "options.hpp"
 
 using namespace busbw;
 using atoll::DType;
@@ -46,15 +44,6 @@ TEST_CASE("sizes of a sweep") {
   CHECK(sweep_sizes(0, 5, 0, 2) == Sizes{0});
   const std::uint64_t huge = std::uint64_t{1} << 63U;
   CHECK(sweep_sizes(huge, ~std::uint64_t{0}, 1, 2) == Sizes{huge});
-}
-
-TEST_CASE("sizes as text") {
-  CHECK(parse_size("8") == 8);
-  CHECK(parse_size("64K") == 64 << 10);
-  CHECK(parse_size("32m") == 32 << 20);
-  CHECK(parse_size("1.5G") == std::uint64_t{3} << 29U);
-  for (const char* text : {"", "K", "12Q", "-1", "1KB", "nan", "inf", "1e300G", "0x10"})
-    CHECK_THROWS_AS(static_cast<void>(parse_size(text)), atoll::Error);
 }
 
 TEST_CASE("shapes hold at most the bytes asked for, ranks in equal parts of 16 bytes") {

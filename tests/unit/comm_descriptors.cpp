@@ -153,7 +153,7 @@ TEST_CASE("a recorder that cannot start leaves nothing behind in its World") {
     const std::string error = atoll_test::error_of([&] { atoll::Flight::of(world); });
     ::setrlimit(RLIMIT_NOFILE, &before);
     const auto answers =
-        atoll::WorldInternals::store(world).ask("question", std::chrono::seconds(1));
+        atoll::WorldInternals::store(world).ask("question", "", std::chrono::seconds(1));
     return error + "; answer: " + answers.front().text;
   });
   const std::string text = child.text();

@@ -9,7 +9,6 @@
 
 #include "atoll/flight.hpp"
 #include "flight/inquiry.hpp"
-#include "flight/waits.hpp"
 
 namespace {
 
@@ -65,12 +64,12 @@ struct Job {
   }
   void wait(int rank, std::string_view name) { call(rank, name, FlightState::started); }
 
-  Texts told(const atoll::InquirySubject& subject) const {
+  Texts explained(const atoll::InquirySubject& subject) const {
     std::vector<atoll::RankState> states;
     for (std::size_t i = 0; i < logs.size(); ++i) {
       states.push_back({hows[i], hows[i] == How::answered ? &logs[i] : nullptr});
     }
-    return atoll::tell_waits(states, subject);
+    return atoll::explain_waits(states, subject);
   }
 
   std::vector<atoll::FlightLog> logs;
@@ -95,32 +94,34 @@ const atoll::InquirySubject shard0{"shard0", {0, 1}, 0};
 TEST_CASE("a chain of two waits ends at the rank that does not answer or has left the job") {
   Job job = mesh();
   job.lose(3, How::silent);
-  CHECK(job.told(shard0) == Texts{"rank 1 waits in all_gather 0 of communicator replicate1 for "
-                                  "rank 3, which does " +
-                                  stopped});
+  CHECK(job.explained(shard0) ==
+        Texts{"rank 1 waits in all_gather 0 of communicator replicate1 for "
+              "rank 3, which does " +
+              stopped});
   job.lose(3, How::departed);
-  CHECK(job.told(shard0) == Texts{"rank 1 waits in all_gather 0 of communicator replicate1 for "
-                                  "rank 3, which has left the job"});
+  CHECK(job.explained(shard0) ==
+        Texts{"rank 1 waits in all_gather 0 of communicator replicate1 for "
+              "rank 3, which has left the job"});
 }
 
 TEST_CASE("a chain ends at a rank that has called nothing, or whose stream is behind") {
   Job job = mesh();
   const std::string chain = "rank 1 waits in all_gather 0 of communicator replicate1 for rank 3, ";
-  CHECK(job.told(shard0) == Texts{chain + "which has not called it and is in no operation"});
+  CHECK(job.explained(shard0) == Texts{chain + "which has not called it and is in no operation"});
   job.call(3, "replicate1", FlightState::enqueued);
-  CHECK(job.told(shard0) ==
+  CHECK(job.explained(shard0) ==
         Texts{chain + "which has called it, but the stream has not reached it"});
   // A rank that has not even opened the communicator, and has no records at all.
   job.at(3).communicators.clear();
   job.at(3).operations.clear();
-  CHECK(job.told(shard0) == Texts{chain + "which has not called it and is in no operation"});
+  CHECK(job.explained(shard0) == Texts{chain + "which has not called it and is in no operation"});
 }
 
 TEST_CASE("a chain of three waits names each link") {
   Job job = mesh();
   job.wait(3, "shard1");
   job.lose(2, How::silent);
-  CHECK(job.told(shard0) ==
+  CHECK(job.explained(shard0) ==
         Texts{"rank 1 waits in all_gather 0 of communicator replicate1 for rank 3, which waits in "
               "all_gather 0 of communicator shard1 for rank 2, which does " +
               stopped});
@@ -134,14 +135,14 @@ TEST_CASE("a long chain loses its middle, and its end is named") {
     job.wait(rank, "c" + std::to_string(rank));
   }
   job.lose(size - 1, How::silent);
-  const Texts told = job.told({"c0", {0, 1}, 0});
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].size() < 1000);
-  CHECK(told[0].find("for rank 5, which waits in") == std::string::npos);
-  CHECK(told[0].find("for ranks that wait in 1990 other operations, the last one for rank 1995, "
-                     "which waits in all_gather 0 of communicator c1995 for rank 1996, ") !=
+  const Texts texts = job.explained({"c0", {0, 1}, 0});
+  REQUIRE(texts.size() == 1);
+  CHECK(texts[0].size() < 1000);
+  CHECK(texts[0].find("for rank 5, which waits in") == std::string::npos);
+  CHECK(texts[0].find("for ranks that wait in 1990 other operations, the last one for rank 1995, "
+                      "which waits in all_gather 0 of communicator c1995 for rank 1996, ") !=
         std::string::npos);
-  CHECK(told[0].find("of communicator c1998 for rank 1999, which does not answer") !=
+  CHECK(texts[0].find("of communicator c1998 for rank 1999, which does not answer") !=
         std::string::npos);
 }
 
@@ -154,11 +155,11 @@ TEST_CASE("ranks that called two operations in different orders wait for each ot
   const Texts expected = {
       "rank 0 waits in all_gather 0 of communicator a for rank 1, which waits in all_gather 0 of "
       "communicator b for rank 0: these ranks called their operations in different orders"};
-  CHECK(job.told({"a", {0, 1}, 0}) == expected);
+  CHECK(job.explained({"a", {0, 1}, 0}) == expected);
   // The same if each rank has enqueued the other operation behind the first one.
   job.call(0, "b", FlightState::enqueued);
   job.call(1, "a", FlightState::enqueued);
-  CHECK(job.told({"a", {0, 1}, 0}) == expected);
+  CHECK(job.explained({"a", {0, 1}, 0}) == expected);
 }
 
 TEST_CASE("ranks that called their operations in the same order are no cycle") {
@@ -168,7 +169,7 @@ TEST_CASE("ranks that called their operations in the same order are no cycle") {
   job.call(0, "b", FlightState::enqueued);  // on another stream, which has not reached it
   job.wait(0, "a");
   job.wait(1, "b");
-  CHECK(job.told({"a", {0, 1}, 0}) ==
+  CHECK(job.explained({"a", {0, 1}, 0}) ==
         Texts{"rank 1 waits in all_gather 0 of communicator b for rank 0, which has called it, but "
               "the stream has not reached it"});
 }
@@ -176,7 +177,7 @@ TEST_CASE("ranks that called their operations in the same order are no cycle") {
 TEST_CASE("a silent rank is named rather than the ranks that are late because of it") {
   Job job = mesh();
   job.lose(1, How::silent);  // rank 0 waits for it directly, which the caller says
-  CHECK(job.told(shard0).empty());
+  CHECK(job.explained(shard0).empty());
   // Ranks 1 and 2 wait in different communicators: one for a silent rank, one for a late rank.
   Job two(5);
   two.open("all", {0, 1, 2});
@@ -189,11 +190,11 @@ TEST_CASE("a silent rank is named rather than the ranks that are late because of
   const atoll::InquirySubject all{"all", {0, 1, 2}, 0};
   const std::string left = "rank 1 waits in all_gather 0 of communicator left for rank 3, which ";
   const std::string right = "rank 2 waits in all_gather 0 of communicator right for rank 4, which ";
-  CHECK(two.told(all) == Texts{left + "does " + stopped});
+  CHECK(two.explained(all) == Texts{left + "does " + stopped});
   two.lose(4, How::departed);
-  CHECK(two.told(all) == Texts{left + "does " + stopped, right + "has left the job"});
+  CHECK(two.explained(all) == Texts{left + "does " + stopped, right + "has left the job"});
   two.lose(4, How::silent);
-  CHECK(two.told(all) == Texts{left + "does " + stopped, right + "does " + stopped});
+  CHECK(two.explained(all) == Texts{left + "does " + stopped, right + "does " + stopped});
 }
 
 TEST_CASE("several ranks are named together, and a rank only once") {
@@ -205,7 +206,7 @@ TEST_CASE("several ranks are named together, and a rank only once") {
   job.wait(2, "deep");
   job.lose(3, How::silent);
   job.lose(5, How::silent);
-  CHECK(job.told({"all", {0, 1, 2}, 0}) ==
+  CHECK(job.explained({"all", {0, 1, 2}, 0}) ==
         Texts{"ranks 1, 2 wait in all_gather 0 of communicator deep for ranks 3, 5, which do " +
               stopped});
 }
@@ -220,20 +221,21 @@ TEST_CASE("a rank that is behind in the same communicator is no cause by itself"
   job.wait(2, "pair");
   job.lose(3, How::silent);
   CHECK(
-      job.told({"all", {0, 1, 2}, 1}) ==
+      job.explained({"all", {0, 1, 2}, 1}) ==
       Texts{"rank 2 waits in all_gather 0 of communicator pair for rank 3, which does " + stopped});
 }
 
 TEST_CASE("an operation that all ranks have called ends a chain") {
   Job job = mesh();
   job.wait(3, "replicate1");
-  CHECK(job.told(shard0) == Texts{"rank 1 is in all_gather 0 of communicator replicate1, which all "
-                                  "ranks of that communicator called"});
+  CHECK(job.explained(shard0) ==
+        Texts{"rank 1 is in all_gather 0 of communicator replicate1, which all "
+              "ranks of that communicator called"});
   // A rank that has completed the operation keeps nobody waiting.
   job.at(3).operations.clear();
   job.at(3).communicators[1].completed = job.at(3).communicators[1].collectives_completed = 1;
-  CHECK(job.told(shard0).size() == 1);
-  CHECK(job.told(shard0)[0].find("rank 3") == std::string::npos);
+  CHECK(job.explained(shard0).size() == 1);
+  CHECK(job.explained(shard0)[0].find("rank 3") == std::string::npos);
 }
 
 TEST_CASE("messages are followed to their peers") {
@@ -242,11 +244,12 @@ TEST_CASE("messages are followed to their peers") {
   job.call(0, "pipe", FlightState::started, "recv", 2);
   job.call(1, "pipe", FlightState::started, "recv", 1);
   const atoll::InquirySubject from_1{"pipe", {1}, -1};
-  CHECK(job.told(from_1) == Texts{"rank 1 waits in recv 0 of communicator pipe for rank 2, which "
-                                  "is in no operation"});
+  CHECK(job.explained(from_1) ==
+        Texts{"rank 1 waits in recv 0 of communicator pipe for rank 2, which "
+              "is in no operation"});
   job.call(2, "pipe", FlightState::started, "recv", 0);
   job.lose(3, How::silent);
-  CHECK(job.told(from_1) ==
+  CHECK(job.explained(from_1) ==
         Texts{"rank 1 waits in recv 0 of communicator pipe for rank 2, which waits in recv 0 of "
               "communicator pipe for rank 3, which does " +
               stopped});
@@ -255,14 +258,14 @@ TEST_CASE("messages are followed to their peers") {
   both.open("pipe", {0, 1});
   both.call(0, "pipe", FlightState::started, "recv", 1);
   both.call(1, "pipe", FlightState::started, "recv", 0);
-  const Texts told = both.told(from_1);
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].find("called their operations in different orders") != std::string::npos);
+  const Texts texts = both.explained(from_1);
+  REQUIRE(texts.size() == 1);
+  CHECK(texts[0].find("called their operations in different orders") != std::string::npos);
   both.at(1).operations[0].kind = "send";
-  CHECK(both.told(from_1).empty());
+  CHECK(both.explained(from_1).empty());
 }
 
-TEST_CASE("at most eight chains are told") {
+TEST_CASE("at most eight chains are named") {
   Job job(21);
   std::vector<int> first(11);
   std::iota(first.begin(), first.end(), 0);
@@ -273,9 +276,9 @@ TEST_CASE("at most eight chains are told") {
     job.wait(rank, "pair" + std::to_string(rank));
     job.lose(rank + 10, How::silent);
   }
-  const Texts told = job.told({"all", first, 0});
-  REQUIRE(told.size() == 9);
-  CHECK(told[8] == "and 2 more");
+  const Texts texts = job.explained({"all", first, 0});
+  REQUIRE(texts.size() == 9);
+  CHECK(texts[8] == "and 2 more");
 }
 
 TEST_CASE("an answer has what the search needs, and lists only communicators in use") {
@@ -303,7 +306,7 @@ TEST_CASE("an answer has what the search needs, and lists only communicators in 
     if (rank != 3 && rank != 20) job.wait(rank, "all");
     job.at(rank) = answer(rank);
   }
-  CHECK(job.told({"pair", {20, 21}, 0}) ==
+  CHECK(job.explained({"pair", {20, 21}, 0}) ==
         Texts{"ranks 20, 21 wait in all_gather 0 of communicator all for rank 999, which does " +
               stopped});
 }
@@ -319,10 +322,10 @@ TEST_CASE("a message of a communicator that few answers list finds its peer") {
   for (const int rank : {3, 20, 21}) {
     job.at(rank) = atoll::parse_flight(atoll::answer_inquiry(job.at(rank), "-1 pipe"), "answer");
   }
-  CHECK(job.told({"pipe", {21}, -1}).empty());
+  CHECK(job.explained({"pipe", {21}, -1}).empty());
   job.call(21, "pipe", FlightState::started, "recv", 22);
   job.lose(22, How::silent);
-  CHECK(job.told({"pipe", {21}, -1}) ==
+  CHECK(job.explained({"pipe", {21}, -1}) ==
         Texts{"rank 21 waits in recv 1 of communicator pipe for rank 22, which does " + stopped});
 }
 
@@ -346,7 +349,7 @@ TEST_CASE("the chains of 16,384 ranks take little work") {
   job.lose(side * side - 1, How::silent);
   std::vector<int> row(side);
   std::iota(row.begin(), row.end(), 0);
-  CHECK(job.told({"shard0", row, 0}) ==
+  CHECK(job.explained({"shard0", row, 0}) ==
         Texts{"rank 127 waits in all_gather 0 of communicator replicate127 for rank 16383, which "
               "does " +
               stopped});

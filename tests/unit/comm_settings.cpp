@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
-#include "core/hash.hpp"
+#include "core/text.hpp"
+#include "core/world_internals.hpp"
 #include "error_text.hpp"
-#include "flight/notices.hpp"
+#include "flight/questions.hpp"
 #include "rank_reports.hpp"
 #include "thread_ranks.hpp"
 
@@ -135,11 +136,10 @@ TEST_CASE("abort() ends a waiting operation, and the World and other communicato
 
 TEST_CASE("abort() on another rank, before this rank has opened the communicator") {
   World world = atoll_test::single_rank();
-  const auto other = open(world, {.name = "other"});  // from here on the World receives notices
+  const auto other = open(world, {.name = "other"});  // from here on the World answers questions
   std::ostringstream id;
   id << "comm/own/" << std::hex << std::setw(16) << std::setfill('0') << atoll::fnv1a("0") << "/0";
-  const std::vector<int> ranks{0, 1};
-  atoll::send_notice(world, ranks, {id.str(), "by rank 1: too slow"}, 1s);
+  atoll::WorldInternals::store(world).ask(id.str(), "by rank 1: too slow", 1s);
   auto own = open(world, {.name = "own"});
   auto stream = own.device().stream();
   std::vector<float> data(10);
@@ -148,36 +148,44 @@ TEST_CASE("abort() on another rank, before this rank has opened the communicator
   CHECK(!world.failure().has_value());
 }
 
-TEST_CASE("notices reach the function that expects them, also those that arrive before") {
-  atoll::Notices notices(1);
+TEST_CASE("questions reach their handlers, also those that arrive before their handler") {
+  atoll::Questions questions;
   std::vector<std::string> heard;
-  const auto hear = [&](const std::string& text) { heard.push_back(text); };
-  CHECK(!notices.deliver("3 comm/shard/0"));
-  CHECK(notices.deliver("notice 0,1 own/0\nfirst"));
-  CHECK(notices.waiting() == 1);
-  notices.expect("own/0", hear);
+  const auto hear = [&](std::string_view text) {
+    heard.emplace_back(text);
+    return "heard " + heard.back();
+  };
+  CHECK(questions.answer("own/0", "first").empty());
+  questions.add("own/0", hear);
   CHECK(heard == std::vector<std::string>{"first"});
-  CHECK(notices.deliver("notice 0,1 own/0\nsecond\nline"));
-  CHECK(notices.deliver("notice 0,1 other/0\nthird"));
-  CHECK(heard == std::vector<std::string>{"first", "second\nline"});
-  notices.forget("own/0");
-  CHECK(notices.deliver("notice 0,1 own/0\nfourth"));
-  CHECK(notices.deliver("notice 0,1 own/1\nfifth"));
-  notices.expect("own/1", hear);
+  CHECK(questions.answer("own/0", "second\nline") == "heard second\nline");
+  CHECK(questions.answer("other/0", "third").empty());
+  questions.remove("own/0");
+  CHECK(questions.answer("own/0", "fourth").empty());
+  CHECK(questions.answer("own/1", "fifth").empty());
+  questions.add("own/1", hear);
   CHECK(heard == std::vector<std::string>{"first", "second\nline", "fifth"});
 }
 
-TEST_CASE("notices about communicators that have ended, or of other ranks, are dropped") {
-  atoll::Notices notices(1);
-  for (const std::string subject : {"comm/a/0", "comm/a/1", "comm/b c/0"}) {
-    notices.expect(subject, [](const std::string&) {});
-    notices.forget(subject);
-    CHECK(notices.deliver("notice 0,1 " + subject + "\ntoo late"));
+TEST_CASE("of many questions without a handler, only the last are kept") {
+  atoll::Questions questions;
+  for (std::size_t i = 0; i <= atoll::Questions::most_early; ++i)
+    questions.answer("ended/" + std::to_string(i), "too late");
+  std::vector<std::string> heard;
+  for (const std::string name : {"ended/0", "ended/1", "ended/256"}) {
+    questions.add(name, [&, name](std::string_view) { return heard.emplace_back(name); });
   }
-  CHECK(notices.deliver("notice 0,11 comm/c/0\nfor other ranks"));
-  CHECK(notices.waiting() == 0);
-  CHECK(notices.deliver("notice 1 comm/a/2\nstill to come"));
-  CHECK(notices.waiting() == 1);
+  CHECK(heard == std::vector<std::string>{"ended/1", "ended/256"});
+}
+
+TEST_CASE("a handler may remove itself") {
+  atoll::Questions questions;
+  questions.add("own/0", [&](std::string_view detail) {
+    questions.remove("own/0");
+    return std::string(detail);
+  });
+  CHECK(questions.answer("own/0", "once") == "once");
+  CHECK(questions.answer("own/0", "twice").empty());
 }
 
 TEST_CASE("all_to_all_v with counts that differ between sender and receiver") {

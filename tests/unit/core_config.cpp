@@ -14,6 +14,7 @@
 #include "atoll/config.hpp"
 #include "atoll/error.hpp"
 #include "core/log.hpp"
+#include "error_text.hpp"
 
 namespace {
 
@@ -74,14 +75,17 @@ std::string logged(Action action) {
   return file.text();
 }
 
+// Returns the text of an Error(invalid_argument), or "".
 std::string problem_of(const std::string& variable, const std::string& value) {
-  try {
-    atoll::Config().set(variable, value);
-  } catch (const atoll::Error& error) {
-    CHECK(error.code() == atoll::ErrorCode::invalid_argument);
-    return error.what();
-  }
-  return "";
+  const std::string error = atoll_test::error_of([&] { atoll::Config().set(variable, value); });
+  if (error == "no error") return "";
+  const std::string code = "invalid argument: ";
+  CHECK(error.starts_with(code));
+  return error.substr(code.size());
+}
+
+std::string error_from_env() {
+  return atoll_test::error_of([] { atoll::Config::from_env(); });
 }
 
 }  // namespace
@@ -163,23 +167,21 @@ TEST_CASE("a token may contain the character that begins comments") {
 TEST_CASE("a folder, a pipe and a huge file are no files of settings") {
   const auto problem = [](const std::string& path) -> std::string {
     const Environment environment(Values{{"ATOLL_CONFIG", path}});
-    try {
-      atoll::Config::from_env();
-    } catch (const atoll::Error& error) {
-      return error.what();
-    }
-    return "none";
+    return error_from_env();
   };
   const TemporaryFile taken(""), huge(std::string((1 << 20) + 1, '#'));
   const std::string pipe = taken.path() + ".pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK(problem("/tmp") == "ATOLL_CONFIG=/tmp: is a folder; name a regular file");
-  CHECK(problem(pipe) == "ATOLL_CONFIG=" + pipe + ": is no regular file; name a regular file");
-  CHECK(problem("/dev/zero") == "ATOLL_CONFIG=/dev/zero: is no regular file; name a regular file");
-  CHECK(problem(huge.path()) ==
-        "ATOLL_CONFIG=" + huge.path() + ": is larger than 1 MiB, so it is no file of settings");
+  CHECK(problem("/tmp") ==
+        "input/output error: ATOLL_CONFIG=/tmp: is a folder; name a regular file");
+  CHECK(problem(pipe) ==
+        "input/output error: ATOLL_CONFIG=" + pipe + ": is no regular file; name a regular file");
+  CHECK(problem("/dev/zero") ==
+        "input/output error: ATOLL_CONFIG=/dev/zero: is no regular file; name a regular file");
+  CHECK(problem(huge.path()) == "input/output error: ATOLL_CONFIG=" + huge.path() +
+                                    ": is larger than 1 MiB, so it is no file of settings");
   CHECK(problem("/nonexistent/atoll.conf") ==
-        "ATOLL_CONFIG=/nonexistent/atoll.conf: cannot open: No such file or directory");
+        "not found: ATOLL_CONFIG=/nonexistent/atoll.conf: cannot open: No such file or directory");
   ::unlink(pipe.c_str());
 }
 
@@ -189,13 +191,7 @@ TEST_CASE("a bad line of the file is an error with its number") {
   for (const auto& [file, place] :
        {std::pair{&bad_value, ":3: ATOLL_SIZE"}, {&no_equals, ":1: "}}) {
     const Environment environment(Values{{"ATOLL_CONFIG", file->path()}});
-    std::string message;
-    try {
-      atoll::Config::from_env();
-    } catch (const atoll::Error& error) {
-      message = error.what();
-    }
-    CHECK(message.find(file->path() + place) == 0);
+    CHECK(error_from_env().starts_with("invalid argument: " + file->path() + place));
   }
   const Environment environment(Values{{"ATOLL_CONFIG", "/nonexistent/atoll.conf"}});
   CHECK_THROWS_AS(atoll::Config::from_env(), atoll::Error);
@@ -206,13 +202,7 @@ TEST_CASE("control characters in a file of settings are shown as escapes") {
     const TemporaryFile file(text);
     const Environment environment(Values{{"ATOLL_CONFIG", file.path()}});
     std::string problem;
-    const std::string warnings = logged([&] {
-      try {
-        atoll::Config::from_env();
-      } catch (const atoll::Error& error) {
-        problem = error.what();
-      }
-    });
+    const std::string warnings = logged([&] { problem = error_from_env(); });
     return warnings + problem;
   };
   CHECK(shown("timeout = \x1b[31m9\n").find(":1: ATOLL_TIMEOUT=\"\\x1b[31m9\"") !=

@@ -20,10 +20,12 @@
 #include "core/introduction.hpp"
 #include "core/socket.hpp"
 #include "core/world_internals.hpp"
+#include "error_text.hpp"
 #include "rank_reports.hpp"
 #include "store_place.hpp"
 
 using namespace std::chrono_literals;
+using atoll_test::error_of;
 using atoll_test::ReservedPort;
 using atoll_test::thread_rank_config;
 
@@ -32,16 +34,6 @@ namespace {
 // The host and pid of this process, as errors name ranks.
 std::string here() {
   return "(host " + atoll::net::host_name() + ", pid " + std::to_string(::getpid()) + ")";
-}
-
-// Returns the error of `action` as "mismatch: ...", or "no error".
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const atoll::Error& error) {
-    return std::string(atoll::name(error.code())) + ": " + error.what();
-  }
-  return "no error";
 }
 
 // Starts one thread for each rank of `size`, which joins with the settings that `change` makes, and

@@ -156,31 +156,34 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   // Rank 2 joins but never reads from its connection, like a process that is stopped.
   const net::Fd stopped = place.hello(2);
   Rank three(place, 3);
-  one.client.answer_with([](std::string_view question) { return std::string(question) + " one"; });
+  one.client.answer_with([](std::string_view name, std::string_view detail) {
+    return std::string(name) + " one " + std::string(detail);
+  });
   three.client.farewell();
   std::jthread waiter([&] { CHECK_THROWS_AS(one.client.get("never", 60s), atoll::Error); });
   const auto start = Clock::now();
-  const auto answers = zero.client.ask("who?", 300ms);
+  const auto answers = zero.client.ask("who?", "now\n?", 300ms);
   CHECK(Clock::now() - start >= 300ms);
   CHECK(Clock::now() - start < 5s);
   REQUIRE(answers.size() == 4);
   CHECK(answers[0].how == How::answered);
   CHECK(answers[0].text.empty());  // rank 0 has no answer, because it has not called answer_with()
   CHECK(answers[1].how == How::answered);
-  CHECK(answers[1].text == "who? one");
+  CHECK(answers[1].text == "who? one now\n?");
+  CHECK(answers[1].pid == 101);
   CHECK(answers[2].how == How::silent);
   CHECK(answers[3].how == How::departed);
   zero.client.fail("enough");
-  thrown(atoll::ErrorCode::aborted, [&] { zero.client.ask("who?", 60s); });
+  thrown(atoll::ErrorCode::aborted, [&] { zero.client.ask("who?", "", 60s); });
 }
 
 TEST_CASE("a question returns as soon as all ranks have answered") {
   Place place(2);
   run_ranks(place, [](Rank& self) {
-    self.client.answer_with([&](std::string_view) { return std::to_string(self.number); });
+    self.client.answer_with([&](auto...) { return std::to_string(self.number); });
     self.client.exchange("ready", "", 10s);
     const auto start = Clock::now();
-    const auto answers = self.client.ask("who?", 60s);
+    const auto answers = self.client.ask("who?", "", 60s);
     CHECK(Clock::now() - start < 10s);
     for (std::size_t i = 0; i < answers.size(); ++i) CHECK(answers[i].text == std::to_string(i));
     self.client.exchange("done", "", 10s);
@@ -241,7 +244,7 @@ TEST_CASE("a rank that sends malformed data is reported as lost") {
       exchange_of({1, 0, 1, 0}),
       exchange_of({1, 0, 0x80000000, 3}),
       exchange_of({0, 0}),
-      store::encode_frame(Kind::get_all, 1, store::Packer().number(0).number(1u << 30).take()),
+      store::encode_frame(Kind::get, 1, store::Packer().number(0).number(1u << 30).take()),
       store::encode_frame(Kind::join, 1, store::encode(store::Join{1, 2, "here", 1})),
       store::encode_frame(Kind::hello, 1, store::Handshake(store::Side::rank, "").greeting()),
   };

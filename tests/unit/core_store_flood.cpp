@@ -16,6 +16,7 @@
 
 #include "atoll/world.hpp"
 #include "core/socket.hpp"
+#include "error_text.hpp"
 #include "reserved_port.hpp"
 
 using namespace std::chrono_literals;
@@ -188,12 +189,7 @@ TEST_CASE("beside a flood, the store still reports the ranks that did not join")
   config.rendezvous_timeout = 1s;
   config.log = "error";
   const auto start = Clock::now();
-  std::string message;
-  try {
-    atoll::World::from_env(config);
-  } catch (const atoll::Error& error) {
-    message = error.what();
-  }
-  CHECK(message == "rank 1 did not join the job within 1 s");
+  CHECK(atoll_test::error_of([&] { atoll::World::from_env(config); }) ==
+        "timeout: rank 1 did not join the job within 1 s");
   CHECK(Clock::now() - start < 10s);
 }

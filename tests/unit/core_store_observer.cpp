@@ -78,7 +78,7 @@ TEST_CASE("after a timeout of rank 0, an observer gets the answer to its next qu
   Place place(1);
   Rank zero(place, 0);
   std::atomic<int> asked{0};
-  zero.client.answer_with([&](std::string_view) { return std::to_string(++asked); });
+  zero.client.answer_with([&](auto...) { return std::to_string(++asked); });
   store::Observer observer = observer_of(place);
   {
     const Hold hold(place);
@@ -90,7 +90,7 @@ TEST_CASE("after a timeout of rank 0, an observer gets the answer to its next qu
   const int late = asked;
   const auto ranks = observer.look(1s);
   REQUIRE(ranks);
-  CHECK(ranks->at(0).answer.text == std::to_string(late + 1));
+  CHECK(ranks->at(0).text == std::to_string(late + 1));
   zero.client.farewell();
 }
 
@@ -99,8 +99,8 @@ TEST_CASE("an observer gets answer, host and pid of each rank, and absent and si
   Rank zero(place, 0), one(place, 1);
   const net::Fd stopped = place.hello(2);
   std::string asked;
-  zero.client.answer_with([&](std::string_view question) {
-    asked = question;
+  zero.client.answer_with([&](std::string_view name, std::string_view) {
+    asked = name;
     return std::string("all well");
   });
   store::Observer observer = observer_of(place);
@@ -108,14 +108,14 @@ TEST_CASE("an observer gets answer, host and pid of each rank, and absent and si
   REQUIRE(ranks);
   REQUIRE(ranks->size() == 4);
   CHECK(asked == store::observer_question);
-  CHECK(ranks->at(0).answer.how == store::Answered::How::answered);
-  CHECK(ranks->at(0).answer.text == "all well");
+  CHECK(ranks->at(0).how == store::Answered::How::answered);
+  CHECK(ranks->at(0).text == "all well");
   CHECK(ranks->at(0).host == "here");
   CHECK(ranks->at(0).pid == 100);
-  CHECK(ranks->at(1).answer.text.empty());
-  CHECK(ranks->at(2).answer.how == store::Answered::How::silent);
+  CHECK(ranks->at(1).text.empty());
+  CHECK(ranks->at(2).how == store::Answered::How::silent);
   CHECK(ranks->at(2).host == "here");
-  CHECK(ranks->at(3).answer.how == store::Answered::How::silent);
+  CHECK(ranks->at(3).how == store::Answered::How::silent);
   CHECK(ranks->at(3).host.empty());
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("an observer can only look: other requests end its connection and chan
   Place place(1);
   Rank zero(place, 0);
   const std::string key = Packer().number(0).text("key").text("value").take();
-  const std::string question = Packer().number(500).text("").text("notice x").take();
+  const std::string question = Packer().number(500).text("notice").text("x").take();
   const std::string reason = Packer().text("an observer wants it").take();
   const std::pair<Kind, std::string> requests[] = {
       {Kind::put, key}, {Kind::ask, question}, {Kind::fail, reason}, {Kind::farewell, ""}};
@@ -185,7 +185,7 @@ TEST_CASE("an observer that disconnects before its answer does not disturb the j
   {
     const net::Fd observer = raw_observer(place);
     net::send_all(observer.get(), question_frame());
-    while (zero.client.ask("sync", 50ms).size() != 2) std::this_thread::sleep_for(1ms);
+    while (zero.client.ask("sync", "", 50ms).size() != 2) std::this_thread::sleep_for(1ms);
   }
   std::this_thread::sleep_for(400ms);  // the deadline of the question
   zero.client.put("key", "value", 10s);

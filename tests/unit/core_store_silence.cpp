@@ -61,7 +61,7 @@ TEST_CASE("a store that reads nothing ends each call at its time limit, and then
   });
   std::this_thread::sleep_for(200ms);
   const auto rest = std::async(std::launch::async, [&] {
-    thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", 0ms); });
+    thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", "", 0ms); });
     CHECK_FALSE(failure->get());  // the message of the first thread may still pass
     client.fail("enough");
   });
@@ -77,7 +77,7 @@ TEST_CASE("a partly read message closes the connection with a timeout error") {
   const auto failure = std::make_shared<atoll::Failure>();
   store::Client client(net::Fd(ends[1]), 1, 2, failure);
   const auto asked = std::async(std::launch::async, [&] {
-    thrown(atoll::ErrorCode::timeout, [&] { client.ask(std::string(8 << 20, 'x'), 0ms); });
+    thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", std::string(8 << 20, 'x'), 0ms); });
   });
   CHECK(asked.wait_for(10s) == std::future_status::ready);
   CHECK(contains(thrown(atoll::ErrorCode::timeout, [&] { client.get("key", 1s); }),
@@ -90,7 +90,7 @@ TEST_CASE("losing the store during a send gives peer_lost, not timeout") {
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
   net::Fd store(ends[0]);
   store::Client client(net::Fd(ends[1]), 1, 2, std::make_shared<atoll::Failure>());
-  thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", 0ms); });  // the store is silent
+  thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", "", 0ms); });  // the store is silent
   const std::jthread lost([&] {
     std::this_thread::sleep_for(1500ms);
     store.reset();
@@ -122,7 +122,7 @@ TEST_CASE("a rank that says farewell is not lost, although it never read what th
   const auto failure = std::make_shared<atoll::Failure>();
   store::Client zero(join(0), 0, 2, failure);
   net::Fd one = join(1);
-  zero.ask(std::string(8 << 20, 'x'), 20ms);  // the store cannot send all of it to rank 1
+  zero.ask("who?", std::string(8 << 20, 'x'), 20ms);  // the store cannot send all of it to rank 1
   ::kill(pid, SIGSTOP);
   net::send_all(one.get(), store::encode_frame(store::Kind::farewell, 1, ""));
   one.reset();  // resets the connection, since rank 1 has not read the question

@@ -32,7 +32,7 @@ TEST_CASE("connections without a valid hello get no answer and do no harm") {
   }
   // Requests, a proof and a join that precede the hello; and a hello whose version of the library
   // would reach a terminal.
-  const std::string get = Packer().number(1000).text("key").text("").take();
+  const std::string get = Packer().number(1000).number(1).text("key").take();
   CHECK(answer_to(place, frame(Kind::get, get)) == "");
   CHECK(answer_to(place, frame(Kind::farewell, "")) == "");
   CHECK(answer_to(place, frame(Kind::welcome, "")) == "");

@@ -17,7 +17,7 @@
 #include "atoll/observer.hpp"
 #include "flight/observation.hpp"
 #include "flight/recorder.hpp"
-#include "flight/stacks.hpp"
+#include "flight/signals.hpp"
 #include "store_place.hpp"
 
 namespace {
@@ -151,8 +151,8 @@ TEST_CASE("a malformed answer makes its rank unreadable, and no other rank") {
   atoll_test::Place place(2);
   atoll_test::Rank zero(place, 0), one(place, 1);
   const std::string good = atoll::encode_observation(atoll::FlightRecorder().snapshot(), 0);
-  zero.client.answer_with([](std::string_view) { return std::string("nonsense"); });
-  one.client.answer_with([&](std::string_view) { return good; });
+  zero.client.answer_with([](auto...) { return std::string("nonsense"); });
+  one.client.answer_with([&](auto...) { return good; });
   atoll::Observer observer("127.0.0.1:" + std::to_string(place.port()), "right");
   const auto ranks = observer.look();
   REQUIRE(ranks);

@@ -154,7 +154,7 @@ TEST_CASE("a damaged index is refused") {
   check_ends(with("\"version\": 3", "\"version\": 2"),
              "index.json: not a checkpoint of version 2 or 3");
   check_ends(with("\"steps\": 6", "\"steps\": 6, \"steps\": 7"),
-             "index.json: the key \"steps\" appears twice in an object");
+             "index.json: byte 0: the key \"steps\" appears twice in an object");
   saved.afresh();
   fs::resize_file(file, fs::file_size(file) / 2);
   CHECK(refused(saved).find("the text is not JSON") != std::string::npos);

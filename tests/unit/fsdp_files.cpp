@@ -187,10 +187,10 @@ TEST_CASE("an index of 100,000 entries parses at once, within its limits") {
   CHECK(fsdp::parse_bounded_json(text, "index.json").at("list").size() == 100'001);
   CHECK(failure_of([&] {
           fsdp::parse_bounded_json(text, "index.json", {8, 1000});
-        }).says("index.json: the JSON has more than 1000 values"));
+        }).says("index.json: byte 0: the JSON has more than 1000 values"));
   CHECK(failure_of([&] {
           fsdp::parse_bounded_json("[[[1]]]", "index.json", {2, 1000});
-        }).says("index.json: the JSON is nested more than 2 deep"));
+        }).says("index.json: byte 0: the JSON is nested more than 2 deep"));
 }
 
 TEST_CASE("text for a terminal keeps letters and escapes what controls a terminal") {

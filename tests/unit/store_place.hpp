@@ -17,7 +17,6 @@
 #include "core/failure.hpp"
 #include "core/socket.hpp"
 #include "core/store_client.hpp"
-#include "core/store_handshake.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
 

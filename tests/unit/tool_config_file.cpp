@@ -10,7 +10,7 @@
 
 #include "atoll/version.hpp"
 #include "cli/config_file.hpp"
-#include "cli/size.hpp"
+#include "cli/numbers.hpp"
 
 namespace {
 
@@ -146,6 +146,17 @@ TEST_CASE("a wrong line is named, and changes nothing in silence") {
   CHECK(terminal.find('\x1b') == std::string::npos);
   CHECK(terminal.find("is no flag") != std::string::npos);
   CHECK(refusal(std::string("\xff\xfe\0\x01", 4)).find(": line 1: ") != std::string::npos);
+}
+
+TEST_CASE("checks of numbers name the value and what it must be") {
+  const auto fine = cli::at_least(0.5);
+  CHECK(fine("0.5") == "");
+  CHECK(fine("7e2") == "");
+  for (const std::string wrong : {"0.4", "-1", "nan", "inf", "", "many", "1x"}) {
+    CAPTURE(wrong);
+    CHECK(fine(wrong) == wrong + " must be at least 0.5");
+  }
+  CHECK(cli::number([](double value) { return value < 3; }, "below 3")("3") == "3 must be below 3");
 }
 
 TEST_CASE("sizes have fractions and units, and other texts are refused") {

@@ -152,10 +152,9 @@ TEST_CASE("truth: every file of the folder can be shown and exported") {
     const Inspection inspection = atoll::inspect(topology);
     CHECK(to_tree(inspection).find("islands") != std::string::npos);
     CHECK_FALSE(to_matrix(inspection).empty());
-    CHECK(to_dot(inspection).find("graph") != std::string::npos);
+    CHECK(to_svg(inspection).find("<svg") != std::string::npos);
     CHECK(Topology::from_json(to_json(inspection), "own").to_json() == topology.to_json());
-    CHECK(to_nccl_xml(topology).text.find("<system") != std::string::npos);
-    CHECK(to_hwloc_xml(topology).text.find("<topology") != std::string::npos);
+    CHECK(to_nccl_xml(topology).find("<system") != std::string::npos);
     CHECK_FALSE(to_nccl_env(inspection).empty());
     CHECK(diff(topology, topology).empty());
     CHECK_FALSE(inspection.diagnosis.checks.empty());

@@ -13,26 +13,27 @@ using atoll::ErrorCode;
 using train::AlpacaRecord;
 using train_test::failure_of;
 
-std::vector<AlpacaRecord> read_list(std::string_view text) {
-  std::vector<AlpacaRecord> records;
-  train::read_alpaca_json({text, "a.json"}, [&](const AlpacaRecord& record) {
-    records.push_back(record);
-    return true;
-  });
-  return records;
+const train::Tokenizer& bytes() {
+  static const auto tokenizer = train::byte_tokenizer();
+  return *tokenizer;
 }
 
-std::vector<AlpacaRecord> read_lines(std::string_view text) {
-  std::vector<AlpacaRecord> records;
-  train::read_alpaca_jsonl({text, "a.jsonl"}, [&](const AlpacaRecord& record) {
-    records.push_back(record);
-    return true;
-  });
-  return records;
+train::Dataset load(std::string_view text, const train::DataSpec& spec = {}) {
+  return train::load_alpaca(text, "a.json", spec, bytes());
 }
 
-train_test::Failure list_failure(std::string_view text) {
-  return failure_of([&] { (void)read_list(text); });
+// The text of a sample that is not cut.
+std::string whole_text(const train::Dataset& data, std::int64_t index) {
+  const auto ids = data.sample(index).tokens;
+  return bytes().decode(ids);
+}
+
+std::string text_of(const AlpacaRecord& record) {
+  return train::alpaca_prompt(record) + record.output;
+}
+
+train_test::Failure failure(std::string_view text) {
+  return failure_of([&] { (void)load(text); });
 }
 
 std::string valid_text(const train::Sample& sample, const train::Tokenizer& tokenizer) {
@@ -46,123 +47,80 @@ std::string valid_text(const train::Sample& sample, const train::Tokenizer& toke
 }  // namespace
 
 TEST_CASE("list: fields in any order, missing or null input, other keys skipped") {
-  const auto records = read_list(R"(
+  const auto data = load(R"(
     [ {"output": "o1", "instruction": "i1", "input": "x1"},
       {"instruction": "i2", "output": "o2"},
       {"instruction": "i3", "input": null, "output": "",
        "meta": {"tags": [1, 2.5, true, null, {"input": "not this"}], "output": "nor this"}} ])");
-  REQUIRE(records.size() == 3);
-  CHECK(records[0].instruction == "i1");
-  CHECK(records[0].input == "x1");
-  CHECK(records[0].output == "o1");
-  CHECK(records[1].input.empty());
-  CHECK(records[2].input.empty());
-  CHECK(records[2].output.empty());
+  REQUIRE(data.size() == 3);
+  CHECK(whole_text(data, 0) == text_of({"i1", "x1", "o1"}));
+  CHECK(whole_text(data, 1) == text_of({"i2", "", "o2"}));
+  CHECK(whole_text(data, 2) == text_of({"i3", "", ""}));
 }
 
 TEST_CASE("list: escapes, a byte order mark, an empty list") {
-  const auto records = read_list(
-      "\xef\xbb\xbf[{\"instruction\": \"\\u00e9\\n\\\"\", \"output\": \"\xf0\x9f\x90\x9a\"}]");
-  REQUIRE(records.size() == 1);
-  CHECK(records[0].instruction == "\xc3\xa9\n\"");
-  CHECK(records[0].output == "\xf0\x9f\x90\x9a");
-  CHECK(read_list("[]").empty());
+  const auto data =
+      load("\xef\xbb\xbf[{\"instruction\": \"\\u00e9\\n\\\"\", \"output\": \"\xf0\x9f\x90\x9a\"}]");
+  REQUIRE(data.size() == 1);
+  CHECK(whole_text(data, 0) == text_of({"\xc3\xa9\n\"", "", "\xf0\x9f\x90\x9a"}));
+  CHECK(load("[]").size() == 0);
 }
 
-TEST_CASE("list: a file without a list") {
-  CHECK(list_failure(R"({"instruction": "i", "output": "o"})").says("not a list"));
-  CHECK(list_failure(R"("text")").says("not a list of records, but a string"));
-  CHECK(list_failure("12").says("not a list of records, but a number"));
-  CHECK(list_failure("null").says("not a list of records, but null"));
-  CHECK(list_failure("true").says("not a list"));
+TEST_CASE("list: files without a list, and elements that are not records") {
+  for (const char* text : {R"({"instruction": "i", "output": "o"})", R"("text")", "12", "null"})
+    CHECK(failure(text).message == "a.json: not a list of records");
+  for (const char* text : {"[1]", "[[]]", "[null]"})
+    CHECK(failure(text).message == "a.json: record 1: not a record");
+  CHECK(failure(R"([{"instruction": "i", "output": "o"}, "x"])").says("record 2"));
 }
 
-TEST_CASE("list: elements that are not records") {
-  CHECK(list_failure("[1]").says("record 1: not a record, but a number"));
-  CHECK(list_failure("[[]]").says("not a record, but a list"));
-  CHECK(list_failure("[null]").says("not a record, but null"));
-  CHECK(list_failure(R"([{"instruction": "i", "output": "o"}, "x"])").says("record 2"));
-}
-
-TEST_CASE("list: wrong types and missing fields name record, field and byte") {
-  const auto number = list_failure(R"([{"instruction": 7, "output": "o"}])");
+TEST_CASE("list: wrong types and missing fields name record and field") {
+  const auto number = failure(R"([{"instruction": 7, "output": "o"}])");
   CHECK(number.code == ErrorCode::bad_data);
-  CHECK(number.says("a.json: byte "));
-  CHECK(number.says("record 1: `instruction` is not a string, but a number"));
-  CHECK(
-      list_failure(R"([{"instruction": "i", "output": ["o"]}])").says("`output` is not a string"));
-  CHECK(
-      list_failure(R"([{"instruction": "i", "input": {}, "output": "o"}])").says("but an object"));
-  CHECK(list_failure(R"([{"instruction": "i", "output": false}])").says("but a boolean"));
-  CHECK(list_failure(R"([{"output": "o"}])").says("no `instruction`"));
-  CHECK(list_failure(R"([{"instruction": "i"}])").says("no `output`"));
-  CHECK(list_failure(R"([{"instruction": "i", "output": null}])").says("no `output`"));
+  CHECK(number.message == "a.json: record 1: \"instruction\" is not a string");
+  CHECK(failure(R"([{"instruction": "i", "output": ["o"]}])").says("\"output\" is not a string"));
+  CHECK(failure(R"([{"instruction": "i", "input": {}, "output": "o"}])").says("\"input\" is not"));
+  CHECK(failure(R"([{"output": "o"}])").says("\"instruction\" is missing"));
+  CHECK(failure(R"([{"instruction": "i", "output": null}])").says("\"output\" is missing"));
 }
 
 TEST_CASE("list: cut anywhere is an error with a byte inside the file") {
   const std::string whole = R"([{"instruction": "i", "input": "x", "output": "o"}])";
   for (std::size_t size = 0; size < whole.size(); ++size) {
     CAPTURE(size);
-    const auto failure = list_failure(std::string_view(whole).substr(0, size));
-    CHECK(failure.code == ErrorCode::bad_data);
-    CHECK(failure.says("a.json: byte "));
-    const auto byte = std::stoul(failure.message.substr(std::string("a.json: byte ").size()));
-    CHECK(byte <= size);
+    const auto cut = failure(std::string_view(whole).substr(0, size));
+    CHECK(cut.code == ErrorCode::bad_data);
+    const std::string told = "a.json: not whole JSON: wrong or cut off at byte ";
+    REQUIRE(cut.message.starts_with(told));
+    CHECK(std::stoul(cut.message.substr(told.size())) <= size);
   }
-  CHECK(list_failure(whole + "]").thrown);
-  CHECK(list_failure(whole + " x").thrown);
+  CHECK(failure(whole + "]").thrown);
+  CHECK(failure(whole + " x").thrown);
 }
 
-TEST_CASE("list: invalid UTF-8, control characters, lone surrogates") {
-  CHECK(list_failure("[{\"instruction\": \"\xff\", \"output\": \"o\"}]").says("byte 18"));
-  CHECK(list_failure("[{\"instruction\": \"\xc0\x80\", \"output\": \"o\"}]").thrown);
-  CHECK(list_failure("[{\"instruction\": \"a\nb\", \"output\": \"o\"}]").thrown);
-  CHECK(list_failure(R"([{"instruction": "\ud800", "output": "o"}])").thrown);
+TEST_CASE("list: invalid UTF-8, control characters, lone surrogates, huge nesting and numbers") {
+  CHECK(failure("[{\"instruction\": \"\xff\", \"output\": \"o\"}]").says("byte 18"));
+  CHECK(failure("[{\"instruction\": \"\xc0\x80\", \"output\": \"o\"}]").thrown);
+  CHECK(failure("[{\"instruction\": \"a\nb\", \"output\": \"o\"}]").thrown);
+  CHECK(failure(R"([{"instruction": "\ud800", "output": "o"}])").thrown);
+  CHECK(failure("[{\"meta\": " + std::string(1'000'000, '[')).thrown);
+  CHECK(failure(R"([{"meta": 1e999}])").says("a number is too large"));
 }
 
-TEST_CASE("list: huge nesting ends early and cheaply") {
-  const std::string deep(5'000'000, '[');
-  CHECK(list_failure("[{\"meta\": " + deep).says("nested deeper than 64"));
-  CHECK(list_failure(deep).says("not a record, but a list"));
-  std::string objects = "[{\"meta\": ";
-  for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
-  CHECK(list_failure(objects).says("nested deeper"));
-}
-
-TEST_CASE("list: a field of many megabytes is refused") {
-  const std::string large(std::size_t{5} << 20U, 'x');
-  const auto failure = list_failure(R"([{"instruction": ")" + large + R"(", "output": "o"}])");
-  CHECK(failure.says("`instruction` has 5242880 bytes"));
-  CHECK(failure.message.size() < 300);
-}
-
-TEST_CASE("list: the sink can stop before a broken record") {
-  int seen = 0;
-  train::read_alpaca_json({R"([{"instruction": "i", "output": "o"}, broken)", "a.json"},
-                          [&](const AlpacaRecord&) { return ++seen < 1; });
-  CHECK(seen == 1);
-}
-
-TEST_CASE("lines: records, blank lines, CRLF, no newline at the end") {
-  const auto records = read_lines(
-      "{\"instruction\": \"1\", \"output\": \"a\"}\r\n\n  \t\n{\"instruction\": \"2\", \"output\": "
-      "\"b\"}");
-  REQUIRE(records.size() == 2);
-  CHECK(records[1].instruction == "2");
-  CHECK(read_lines("").empty());
-  CHECK(read_lines("\n\n").empty());
-}
-
-TEST_CASE("lines: errors name the line") {
-  const std::string good = "{\"instruction\": \"1\", \"output\": \"a\"}\n";
-  const auto at_three = failure_of([&] { (void)read_lines(good + "\n{\"instruction\": 3}\n"); });
-  CHECK(at_three.says("a.jsonl: line 3, byte "));
-  CHECK(at_three.says("`instruction` is not a string"));
-  const auto list = failure_of([&] { (void)read_lines(good + "[]"); });
-  CHECK(list.says("line 2, byte "));
-  CHECK(list.says("not a record, but a list: if the file is one list of records, name it json:a"));
-  CHECK(failure_of([&] { (void)read_lines(good + good + "{\"inst"); }).says("line 3"));
-  CHECK(failure_of([&] { (void)read_lines(good + "{} {}"); }).says("line 2"));
+TEST_CASE("small lists of Alpaca records are known by their size and first record") {
+  const train_test::TemporaryFolder folder;
+  const auto is_small = [&](std::string_view text) {
+    return train::is_small_alpaca(folder.write("a.json", text));
+  };
+  CHECK(is_small(R"([{"output": "o", "instruction": "i"}])"));
+  CHECK(is_small(R"([{"instruction": ")" + std::string(100'000, 'x')));
+  CHECK_FALSE(is_small(R"([{"messages": [{"role": "user"}]}, {"instruction": "i"}])"));
+  CHECK_FALSE(is_small(R"({"data": [{"instruction": "i", "output": "o"}]})"));
+  CHECK_FALSE(is_small("[]"));
+  CHECK(train::is_small_alpaca(folder.path() / "none.json"));  // whoever loads it says so
+  const auto large = folder.write("large.json", R"([{"instruction": "i"})");
+  std::filesystem::resize_file(large, train::largest_alpaca + 1);
+  CHECK_FALSE(train::is_small_alpaca(large));
 }
 
 TEST_CASE("prompt: with and without input") {
@@ -173,10 +131,8 @@ TEST_CASE("prompt: with and without input") {
 }
 
 TEST_CASE("rows: shifted labels, loss on the output and eos only") {
-  const auto tokenizer = train::byte_tokenizer();
-  const train::DataSpec spec{.seq = 128};
-  const auto data = train::load_alpaca_json(
-      {R"([{"instruction": "Go", "output": "ok"}])", "dir/a.json"}, spec, *tokenizer);
+  const auto data = train::load_alpaca(R"([{"instruction": "Go", "output": "ok"}])", "dir/a.json",
+                                       {.seq = 128}, bytes());
   REQUIRE(data.size() == 1);
   CHECK(data.name() == "a.json");
   const auto sample = data.sample(0);
@@ -192,40 +148,36 @@ TEST_CASE("rows: shifted labels, loss on the output and eos only") {
     } else if (t + 1 < sample.tokens.size()) {
       CHECK(sample.labels[t] == sample.tokens[t + 1]);
     } else {
-      CHECK(sample.labels[t] == tokenizer->eos());
+      CHECK(sample.labels[t] == bytes().eos());
     }
   }
 }
 
 TEST_CASE("rows: an empty output still teaches to stop") {
-  const auto tokenizer = train::byte_tokenizer();
-  const auto data = train::load_alpaca_json({R"([{"instruction": "Go", "output": ""}])", "a.json"},
-                                            {.seq = 128}, *tokenizer);
+  const auto data = load(R"([{"instruction": "Go", "output": ""}])");
   REQUIRE(data.size() == 1);
   CHECK(data.sample(0).valid == 1);
-  CHECK(data.sample(0).labels.back() == tokenizer->eos());
+  CHECK(data.sample(0).labels.back() == bytes().eos());
 }
 
 TEST_CASE("rows: cut to seq, and dropped when no output is left") {
-  const auto tokenizer = train::byte_tokenizer();
   const auto prompt = static_cast<std::int32_t>(train::alpaca_prompt({"Go", "", ""}).size());
-  const std::string_view text = R"([{"instruction": "Go", "output": "abcdef"}])";
-  const auto load = [&](std::int32_t seq) {
-    return train::load_alpaca_json({text, "a.json"}, {.seq = seq}, *tokenizer);
+  const auto load_to = [&](std::int32_t seq) {
+    return load(R"([{"instruction": "Go", "output": "abcdef"}])", {.seq = seq});
   };
   // `seq` inputs have `seq` targets. The first `prompt` targets belong to the prompt, and the
   // output follows them.
-  const auto whole = load(prompt + 7);
+  const auto whole = load_to(prompt + 7);
   CHECK(whole.sample(0).valid == 7);
   CHECK(whole.warnings.empty());
-  const auto cut = load(prompt + 6);
-  CHECK(valid_text(cut.sample(0), *tokenizer) == "abcdef");
+  const auto cut = load_to(prompt + 6);
+  CHECK(valid_text(cut.sample(0), bytes()) == "abcdef");
   CHECK(cut.sample(0).valid == 6);  // the sample has no eos, because its output was cut
   CHECK(cut.sample(0).tokens.size() == static_cast<std::size_t>(prompt) + 6);
   REQUIRE(cut.warnings.size() == 1);
   CHECK(cut.warnings[0].find("1 samples cut") != std::string::npos);
-  CHECK(load(prompt + 1).sample(0).valid == 1);
-  const auto dropped = load(prompt);
+  CHECK(load_to(prompt + 1).sample(0).valid == 1);
+  const auto dropped = load_to(prompt);
   CHECK(dropped.size() == 0);
   REQUIRE(dropped.warnings.size() == 1);
   CHECK(dropped.warnings[0].find("1 samples dropped") != std::string::npos);
@@ -235,11 +187,10 @@ TEST_CASE("rows: cut to seq, and dropped when no output is left") {
 }
 
 TEST_CASE("rows: the mean length is of the kept records, as the shortest and longest are") {
-  const auto tokenizer = train::byte_tokenizer();
   const std::string far(300, 'x');
   const std::string text = R"([{"instruction": "Go", "output": "ab"}, {"instruction": ")" + far +
                            R"(", "output": "ab"}])";
-  const auto set = train::load_alpaca_json({text, "a.json"}, {.seq = 200}, *tokenizer);
+  const auto set = load(text, {.seq = 200});
   const auto& figures = set.statistics.front();
   CHECK(figures.documents == 2);
   CHECK(figures.dropped == 1);
@@ -251,20 +202,15 @@ TEST_CASE("rows: the mean length is of the kept records, as the shortest and lon
 }
 
 TEST_CASE("rows: samples stops after N kept rows") {
-  const auto tokenizer = train::byte_tokenizer();
-  const std::string_view text =
-      "{\"instruction\": \"a\", \"output\": \"1\"}\n{\"instruction\": \"b\", \"output\": "
-      "\"2\"}\nbroken";
-  const auto data =
-      train::load_alpaca_jsonl({text, "a.jsonl"}, {.samples = 2, .seq = 64}, *tokenizer);
-  CHECK(data.size() == 2);
+  const std::string_view text = R"([{"instruction": "a", "output": "1"},
+      {"instruction": "b", "output": "2"}, "not a record"])";
+  CHECK(load(text, {.samples = 2, .seq = 64}).size() == 2);
 }
 
 TEST_CASE("rows: a record far longer than a row costs a row") {
-  const auto tokenizer = train::byte_tokenizer();
   const std::string text =
       R"([{"instruction": "a", "output": ")" + std::string(3'000'000, 'x') + R"("}])";
-  const auto data = train::load_alpaca_json({text, "a.json"}, {.seq = 64}, *tokenizer);
+  const auto data = load(text, {.seq = 64});
   REQUIRE(data.size() == 1);
   CHECK(data.sample(0).tokens.size() == 64);
 }

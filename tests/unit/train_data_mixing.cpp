@@ -168,15 +168,20 @@ TEST_CASE("split: parts have no sample in common, whatever the seed") {
         }).says("use one of them"));
 }
 
-TEST_CASE("other formats: the error has the command that converts the file") {
+TEST_CASE("a tokenizer.json is that of the token file") {
   const TemporaryFolder folder;
-  const auto chat = folder.write("chat.jsonl", "{\"messages\": []}\n").string();
-  const auto failure = failure_of([&] { open(chat); });
-  CHECK(failure.says("line 1"));
-  CHECK(failure.says("convert the file once: atoll-data " + chat + " --tokenizer TOKENIZER -o " +
-                     chat.substr(0, chat.size() - 5) + "tok"));
-  CHECK(failure_of([&] { open("x.parquet"); }).says("atoll-data x.parquet"));
-  CHECK(failure_of([&] { open("x.bin"); }).says("--data-type"));
+  const auto path = folder.write("tokenizer.json", "{}").string();
+  TokenBytes file{.documents = {{0, 1, 2, 3}}, .vocabulary = 4, .eos = 3};
+  const auto data = folder.write("a.tok", token_bytes(file)).string();
+  CHECK(train::tokenizer_for(path, data, "")->vocab_size() == 4);  // its digest is unknown
+  file.digest[0] = 1;
+  folder.write("a.tok", token_bytes(file));
+  const auto failure = [](const std::string& what, const std::string& sources) {
+    return failure_of([&] { (void)train::tokenizer_for(what, sources, ""); });
+  };
+  CHECK(failure(path, data).says("a.tok: was made with another tokenizer than --tokenizer "));
+  CHECK(failure(path, "demo").says("only atoll-data reads it"));
+  CHECK(failure("auto", "x.bin").says("--data-type"));
 }
 
 TEST_CASE("queue: the steps of a run in order, bounded, and errors arrive at their step") {

@@ -66,11 +66,11 @@ TEST_CASE("an inconsistent safetensors file is refused with its name and a byte 
   check_bad("", "byte 0");
   check_bad("1234", "byte 4");
   check_bad(std::string(8, '\xff'), "at most 0 are possible");
-  check_bad(file_of("{\"t\":", 0), "the header is not JSON");
+  check_bad(file_of("{\"t\":", 0), "byte 14: the text is not JSON");
   check_bad(file_of("[]", 0), "not a JSON object");
-  check_bad(file_of("\"\xff\"", 0), "the header is not JSON");
-  check_bad(file_of(std::string(100000, '['), 0), "the header");
-  check_bad(file_of(R"({"a":{"b":[[1]]}})", 0), "nested too deeply");
+  check_bad(file_of("\"\xff\"", 0), "the text is not JSON");
+  check_bad(file_of(std::string(100000, '['), 0), "byte 8: the JSON is nested");
+  check_bad(file_of(R"({"a":{"b":[[1]]}})", 0), "byte 8: the JSON is nested more than 3 deep");
   check_bad(tensor("1"), "byte 9: tensor t: is not an object");
   check_bad(tensor(R"({"shape":[4],"data_offsets":[0,16]})"), "no dtype");
   check_bad(tensor(R"({"dtype":"F8","shape":[4],"data_offsets":[0,16]})"), "dtype F8",
@@ -91,8 +91,12 @@ TEST_CASE("an inconsistent safetensors file is refused with its name and a byte 
   check_bad(file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                     R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
                     16),
-            "twice");
+            "byte 9: tensor a: appears twice in the header");
   check_bad(file_of(R"({"__metadata__":{"a":1}})", 0), "not a string");
+  check_bad(file_of(R"({"__metadata__":[]})", 0), "is not an object");
+  check_bad(file_of(R"({"__metadata__":{},"__metadata__":{}})", 0), "appears twice in the header");
+  check_bad(tensor(R"({"dtype":"F32","dtype":"U8"})"),
+            "the key \"dtype\" appears twice in an object");
 }
 
 TEST_CASE("a missing safetensors file, or a folder") {

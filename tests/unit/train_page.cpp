@@ -1,21 +1,21 @@
-// report.html and the comparison of runs, from files of runs that the test writes.
+// The data of report.html and of the comparison of runs, from files of runs that the test writes.
+// tests/html checks what the page draws from such data.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "damaged_json.hpp"
+#include "html/document.hpp"
 #include "page/compare.hpp"
-#include "page/line_chart.hpp"
-#include "page/mesh_picture.hpp"
+#include "page/curves.hpp"
 #include "page/page.hpp"
 #include "page/run_files.hpp"
-#include "page/step_memory.hpp"
-#include "page/text.hpp"
 #include "page/timeline.hpp"
 #include "report/traps.hpp"
 #include "train_data_temporary.hpp"
@@ -110,6 +110,13 @@ json trace() {
   return {{"traceEvents", events}};
 }
 
+// The data that a page contains.
+json data_in(const std::string& page) {
+  const std::string start = "id=\"report\">";
+  const auto at = page.find(start) + start.size();
+  return json::parse(page.substr(at, page.find("</script>", at) - at));
+}
+
 // Writes the files of a run and returns its folder.
 std::filesystem::path write_run(const TemporaryFolder& folder, const std::string& name, double lr) {
   const auto at = folder.path() / name;
@@ -121,6 +128,7 @@ std::filesystem::path write_run(const TemporaryFolder& folder, const std::string
                                              {"world_size", 4},
                                              {"reduce_dtype", "f32"},
                                              {"trace", "trace.json"},
+                                             {"seed", 18446744073709551615ULL},
                                              {"plan", plan()}}
                                             .dump());
   folder.write(name + "/metrics.json", json{{"run_name", name},
@@ -131,7 +139,9 @@ std::filesystem::path write_run(const TemporaryFolder& folder, const std::string
                                             {"exposed_comm_fraction", 0.4},
                                             {"tokens_per_s", 1e5},
                                             {"device_memory_bytes", 25'000'000},
-                                            {"nonfinite_steps", 1}}
+                                            {"nonfinite_steps", 1},
+                                            {"list", {1, 2}},
+                                            {"axis_bytes", {{"shard", 3}}}}
                                            .dump());
   folder.write(name + "/trace.json", trace().dump());
   return at;
@@ -139,67 +149,49 @@ std::filesystem::path write_run(const TemporaryFolder& folder, const std::string
 
 }  // namespace
 
-TEST_CASE("page: numbers as people read them") {
-  using page::Unit;
-  CHECK(page::format(12'345, Unit::count) == "12.3 k");
-  CHECK(page::format(7, Unit::count) == "7");
-  CHECK(page::format(65'345'232, Unit::bytes) == "65.3 MB");
-  CHECK(page::format(0.3123, Unit::share) == "31.2 %");
-  CHECK(page::format(0.0123, Unit::seconds) == "12.3 ms");
-  CHECK(page::format(4e-6, Unit::seconds) == "4 us");
-  CHECK(page::format(not_a_number, Unit::number) == "-");
-  CHECK(page::escape("<a b=\"'&\">") == "&lt;a b=&quot;&#39;&amp;&quot;&gt;");
-  CHECK(page::ticks(0, 10, 5) == std::vector<double>{0, 2, 4, 6, 8, 10});
-  CHECK(page::ticks(3, 3, 5).size() == 1);
-  CHECK(page::ticks(1.5, std::nextafter(1.5, 2), 5).size() == 1);  // constant but for rounding
-  CHECK(page::ticks(0, 0.31, 4).size() == 4);                      // 0, 0.1, 0.2, 0.3
-}
-
-TEST_CASE("page: a chart draws its series, leaves gaps and keeps spikes") {
-  page::LineChart chart{.title = "Loss <1>"};
-  CHECK(page::draw(chart).empty());
-  chart.series.push_back({"a", 1, page::Series::Look::line, {1, 2, 3, 4}, {1, not_a_number, 3, 4}});
-  const auto small = page::draw(chart);
-  CHECK(has(small, "Loss &lt;1&gt;"));
-  CHECK_FALSE(has(small, "Loss <1>"));
-  CHECK(count(small, "M") >= 2);  // the gap begins a new line
-  std::vector<double> x, y;
-  for (int i = 0; i < 100'000; ++i) {
-    x.push_back(i);
-    y.push_back(i == 54'321 ? 9000 : 1);
+TEST_CASE("document: hostile texts stay in the element of the data, and nothing is loaded") {
+  const json data{{"kind", "run"},
+                  {"title", "</script><!--<script>\\u003c\u2028"},
+                  {"broken", "\xff"},
+                  {"{{report}}", 1}};
+  const auto page = html::document(data);
+  CHECK(page.starts_with("<!DOCTYPE html>"));
+  CHECK(page.ends_with("</html>\n"));
+  auto expected = data;
+  expected["broken"] = "\xef\xbf\xbd";
+  CHECK(data_in(page) == expected);
+  const auto plain = html::document(json::object());
+  for (const char* part : {"<!--", "<script", "</script>"}) {
+    CAPTURE(part);
+    CHECK(count(page, part) == count(plain, part));
   }
-  chart.series = {{"long", 1, page::Series::Look::line, x, y}};
-  const auto large = page::draw(chart);
-  CHECK(large.size() < 60'000);
-  CHECK(has(large, "9000"));
-  chart.series = {{"zero", 1, page::Series::Look::line, {1, 2}, {0, 0}}};
-  CHECK_FALSE(has(page::draw(chart), "e-"));  // no axis of rounding errors
-  chart.series = {{"none", 1, page::Series::Look::line, {1, 2}, {not_a_number, not_a_number}}};
-  CHECK(page::draw(chart).empty());
+  // The only addresses are the names of HTML and SVG.
+  CHECK(count(plain, "http://www.w3.org/") == count(plain, "http"));
+  for (const char* part : {"src=", "href=", "@import", "url(", "innerHTML"}) {
+    CAPTURE(part);
+    CHECK_FALSE(has(plain, part));
+  }
 }
 
-TEST_CASE("page: a logarithmic axis for values that are far apart, so that a spike hides nothing") {
-  page::LineChart chart{.title = "Norm", .note = "before clipping", .logarithmic = true};
-  chart.series.push_back({"norm", 1, page::Series::Look::line, {1, 2, 3, 4}, {1, 10, 100, 1}});
-  const auto is_logarithmic = [&] {
-    const auto svg = page::draw(chart);
-    CHECK(has(svg, "before clipping, logarithmic") == has(svg, ">100</text>"));
-    return has(svg, "before clipping, logarithmic");
-  };
-  CHECK(is_logarithmic());
-  // Equal factors are equal distances.
-  const auto svg = page::draw(chart);
-  const std::string start = "d=\"M";
-  const std::string path = svg.substr(svg.find(start) + start.size());
-  double x[3], y[3];
-  REQUIRE(std::sscanf(path.c_str(), "%lf %lfL%lf %lfL%lf %lf", &x[0], &y[0], &x[1], &y[1], &x[2],
-                      &y[2]) == 6);
-  CHECK(y[0] - y[1] == doctest::Approx(y[1] - y[2]).epsilon(0.01));
-  CHECK(y[1] - y[2] > 50);
-  chart.series[0].y = {10, 20, 30, 40};
-  CHECK_FALSE(is_logarithmic());  // not far apart
-  chart.series[0].y = {0, 20, 30, 45};
-  CHECK_FALSE(is_logarithmic());  // 0 has no logarithm
+TEST_CASE("page: long curves keep their spikes") {
+  page::RunFiles run;
+  run.steps = 4;
+  run.columns["step"] = {1, 2, 3, 4};
+  CHECK(page::curve_of(run, {1, not_a_number, 3.0000000001, 4}).dump() ==
+        R"({"x":[1.0,2.0,3.0,4.0],"y":[1.0,null,3.0,4.0]})");
+  run.steps = 100'000;
+  std::vector<double> steps, values;
+  for (int i = 0; i < 100'000; ++i) {
+    steps.push_back(i);
+    values.push_back(i == 54'321 ? 9000 : i < 500 ? not_a_number : 1 + 1e-6 * i);
+  }
+  run.columns["step"] = steps;
+  const auto curve = page::curve_of(run, values);
+  CHECK(curve["x"].size() <= 600);
+  CHECK(curve["x"].size() == curve["y"].size());
+  const auto spike = std::ranges::find(curve["y"], json(9000.0));
+  REQUIRE(spike != curve["y"].end());
+  CHECK(curve["x"][static_cast<std::size_t>(spike - curve["y"].begin())] == 54'321);
 }
 
 TEST_CASE("page: smoothing has no bias at the start and passes over values that are not finite") {
@@ -208,77 +200,73 @@ TEST_CASE("page: smoothing has no bias at the start and passes over values that 
   CHECK(std::isnan(page::smoothed({not_a_number}, 3)[0]));
 }
 
-TEST_CASE("report: one file with curves, warnings, memory, timeline, mesh and settings") {
+TEST_CASE("report: figures, curves, warnings, timeline, mesh and settings in one file") {
   const TemporaryFolder folder;
   const auto run = write_run(folder, "first", 1e-3);
   const auto file = page::write_report(run);
   CHECK(file == run / "report.html");
-  const auto html = TemporaryFolder::read(file);
-  for (const char* part :
-       {"<h1>first</h1>", "Loss", "evaluation", "Learning rate", "Gradient norm",
-        "Tokens per second", "MFU is 25.0 %, below 30 %", "Exposed communication",
-        "Memory plan of a rank", "activations", "step 2 took 200 us", "Memory over the step",
-        "forward layers.0: 20 us", "2 replicas of 2 shards", "node&lt;0&gt;",
-        "rank 3: replica 1, shard 1, island 1", "reduce_dtype",
-        "steps with an infinite or NaN loss or gradient norm"}) {
-    CAPTURE(part);
-    CHECK(has(html, part));
-  }
-  CHECK_FALSE(has(html, "node<0>"));
-  // Nothing is loaded from elsewhere.
-  for (const char* part : {"http://", "https://", "src=", "@import", "url("}) {
-    CAPTURE(part);
-    CHECK_FALSE(has(html, part));
-  }
-  CHECK(count(html, "<svg") >= 7);
-  CHECK(count(html, "<svg") == count(html, "</svg>"));
+  const auto report = data_in(TemporaryFolder::read(file));
+  CHECK(report["kind"] == "run");
+  CHECK(report["title"] == "first");
+  CHECK(report["plan"] == plan());
+  CHECK(report["settings"]["lr"] == "0.001");
+  CHECK(report["settings"]["seed"] == "18446744073709551615");  // exact, so as a text
+  CHECK_FALSE(report["settings"].contains("plan"));
+  CHECK(report["metrics"]["mfu"] == 0.25);
+  CHECK(report["metrics"]["list"] == "[1,2]");
+  CHECK_FALSE(report["metrics"].contains("axis_bytes"));
+  CHECK(has(report["traps"].dump(), "MFU is 25.0 %, below 30 %"));
+  CHECK(report["curves"]["nonfinite"]["y"][2] == 1.0);
+  CHECK(report["curves"]["loss"]["y"][1] == 2.0);
+  CHECK(report["curves"]["eval_loss"]["y"][3].is_null());
+  CHECK(report["curves"]["eval_loss"]["y"][4] == 0.9);
+  CHECK_FALSE(report["curves"].contains("loss_smoothed"));  // too few steps
+  CHECK(report["timeline"]["name"] == "step 2");
+  folder.write("first/steps.jsonl", steps(2'000, 4));
+  const auto longer = page::report_of(page::read_run(run));
+  CHECK(longer["curves"].contains("loss_smoothed"));
+  CHECK(longer["curves"]["loss"]["x"].size() <= 600);
 }
 
-TEST_CASE("report: the memory of a step, by the spans of its trace") {
-  json events = json::array();
-  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", 0}, {"args", {{"name", "r"}}}});
-  for (const auto& [number, name] :
-       {std::pair{0, "step"}, {1, "compute"}, {2, "gather"}, {3, "reduce"}}) {
-    events.push_back(row(0, number, name));
-  }
-  const auto collective = [&](const char* name, int row, double begin, double bytes) {
-    events.push_back(span(name, "communication", 0, row, begin, 10));
-    events.back()["args"] = {{"bytes", bytes}};
+TEST_CASE("report: the traced step of median duration") {
+  const auto step = page::timeline_of(trace());
+  CHECK(step["us"] == 200.0);
+  CHECK(step["ranks"] == 2);
+  CHECK(step["rows"] ==
+        json{{0, 1, "compute"}, {0, 2, "gather"}, {1, 1, "compute"}, {1, 2, "gather"}});
+  // Spans of the lowest rank since the step before, and of the other rank within the step.
+  const auto spans_of = [&](int rank) {
+    json begins = json::array();
+    for (const json& one : step["spans"]) {
+      if (one[0] == rank && one[4] == "forward layers.0") begins.push_back(one[2]);
+    }
+    return begins;
   };
-  events.push_back(span("step 1", "work", 0, 0, 0, 100));
-  collective("all_gather a", 2, 0, 10);   // needed from 0 to 40
-  collective("all_gather b", 2, 10, 20);  // from 10 to 60
-  collective("all_gather a", 2, 50, 10);  // from 50 to 80
-  events.push_back(span("forward a", "work", 0, 1, 20, 20));
-  events.push_back(span("forward b", "work", 0, 1, 40, 10));
-  events.push_back(span("backward b", "work", 0, 1, 50, 10));
-  events.push_back(span("backward a", "work", 0, 1, 60, 20));
-  collective("reduce_scatter b", 3, 60, 200);  // whole gradient from 50 to 70
-  collective("reduce_scatter a", 3, 80, 100);  // from 60 to 90
-  const json trace = {{"traceEvents", events}};
-  const json plan = {
-      {"parameters", 1000}, {"gathered", 30}, {"whole_gradients", 300}, {"activations", 8}};
-  // At 60: the gathered a, both whole gradients, and the activations of a.
-  const std::string html = page::draw_step_memory(trace, plan);
-  CHECK(has(html, "peak: 1.31 kB after 60 us, in backward a"));
-  for (const char* name : {"gathered parameters", "whole gradients", "activations"}) {
-    CHECK(has(html, name));
+  CHECK(spans_of(0) == json{-990.0, 10.0});
+  CHECK(spans_of(1) == json{10.0});
+  CHECK(page::timeline_of({{"traceEvents", json::array()}}).is_null());
+}
+
+TEST_CASE("report: spans too narrow to see, and ranks beyond the eighth, are left out") {
+  json events = json::array();
+  for (int rank = 0; rank < 10; ++rank) {
+    events.push_back(
+        {{"name", "process_name"}, {"ph", "M"}, {"pid", rank}, {"args", {{"name", "r"}}}});
+    events.push_back(row(rank, 0, "step"));
+    events.push_back(row(rank, 1, "compute"));
+    events.push_back(span("step 1", "work", rank, 0, 0, 10'000));
+    events.push_back(span("wide", "work", rank, 1, 100, 10));
+    events.push_back(span("narrow", "work", rank, 1, 200, 1));
+    events.back()["args"] = {{"bytes", 7.0}};
   }
-  CHECK_FALSE(has(page::draw_step_memory(trace, {{"parameters", 1000}}), "activations"));
-  // Two micro batches that add to whole gradients, which are reduced once: 100 from 20 to 60.
-  events = json::array({events[0], events[1], events[2], events[4]});
-  events.push_back(span("step 1", "work", 0, 0, 0, 60));
-  for (const double begin : {10.0, 30.0}) {
-    events.push_back(span("forward a", "work", 0, 1, begin, 10));
-    events.push_back(span("backward a", "work", 0, 1, begin + 10, 10));
-  }
-  collective("reduce_scatter a", 3, 50, 100);
-  const std::string twice =
-      page::draw_step_memory({{"traceEvents", events}},
-                             {{"parameters", 1000}, {"whole_gradients", 100}, {"activations", 8}});
-  CHECK(has(twice, "peak: 1.11 kB after 20 us, in backward a"));
-  CHECK(page::draw_step_memory(trace, json::object()).empty());
-  CHECK(page::draw_step_memory({{"traceEvents", json::array()}}, plan).empty());
+  const auto step = page::timeline_of({{"traceEvents", events}});
+  CHECK(step["ranks"] == 10);
+  CHECK(step["rows"].size() == 8);
+  CHECK(step["spans"].size() == 9);
+  // The memory over the step counts every span of the lowest rank.
+  CHECK(step["spans"][1] == json{0, 1, 200.0, 1.0, "narrow", "work", 7.0});
+  for (int i = 0; i < 100'000; ++i) events.push_back(span("more", "work", 0, 1, i / 100.0, 0.01));
+  CHECK(page::timeline_of({{"traceEvents", events}})["spans"].size() <= 40'000);
 }
 
 TEST_CASE("report: a run that has not ended, a foreign trace, broken and missing files") {
@@ -287,12 +275,16 @@ TEST_CASE("report: a run that has not ended, a foreign trace, broken and missing
   std::filesystem::remove(run / "metrics.json");
   folder.write("cut/steps.jsonl", steps(2, 4) + R"({"step": 3, "lo)");
   folder.write("cut/trace.json", R"({"traceEvents": [{"ph": "X", "pid": "seven"}]})");
-  const auto html = TemporaryFolder::read(page::write_report(run));
-  CHECK(has(html, "has not ended"));
-  CHECK(has(html, "events of another form"));
+  const auto report = data_in(TemporaryFolder::read(page::write_report(run)));
+  CHECK(report["metrics"].empty());
+  CHECK(report["timeline"].is_null());
+  CHECK(has(report["timeline_note"], "events of another form"));
   CHECK(page::read_run(run).steps == 2);
   folder.write("cut/trace.json", "{");
   CHECK(has(TemporaryFolder::read(page::write_report(run)), "is not a Chrome trace"));
+  folder.write("cut/metrics.json", R"({"mfu": 0.5, "deep": )" + std::string(500'000, '[') +
+                                       std::string(500'000, ']') + "}");
+  CHECK(page::report_of(page::read_run(run))["metrics"]["mfu"] == 0.5);
   folder.write("cut/run_args.json", "[]");
   const auto broken = failure_of([&] { page::write_report(run); });
   CHECK(broken.code == ErrorCode::bad_data);
@@ -315,17 +307,23 @@ TEST_CASE("compare: figures, the best of them, and the settings that differ") {
   runs.push_back(page::read_run(write_run(folder, "first", 1e-3)));
   runs.push_back(page::read_run(write_run(folder, "second", 5e-4)));
   const auto text = page::compare_text(runs);
-  CHECK(has(text, "first"));
+  for (const char* part : {"first", "100 k", "25 MB", "40 %", "1.172"}) {
+    CAPTURE(part);
+    CHECK(has(text, part));
+  }
   CHECK(count(text, "*") == 1);  // both have the same losses
   CHECK_FALSE(has(text, "was resumed"));
   CHECK(has(text, "settings that differ\n  lr"));
   CHECK_FALSE(has(text, "strategy"));
   CHECK_FALSE(has(text, "plan"));
   CHECK(count(text, "\n") < 20);
-  const auto html = page::compare_html(runs);
-  CHECK(has(html, "2 runs compared"));
-  CHECK_FALSE(has(html, "was resumed"));
-  CHECK(count(html, "<figure") >= 5);
+  const auto shown = page::comparison_of(runs);
+  CHECK(shown["runs"][1]["name"] == "second");
+  CHECK(shown["runs"][1]["curves"]["mfu"]["y"][9] == 0.25);
+  CHECK(shown["runs"][1]["curves"]["loss"]["y"][9] > 0.4);  // smoothed, so above the last
+  CHECK(shown["settings"] == json{{{"name", "lr"}, {"cells", {"0.001", "0.0005"}}, {"best", 2}}});
+  CHECK(shown["figures"][0]["cells"][0] == "1.172");
+  CHECK(shown["notes"].empty());
 
   // A run that was resumed: metrics.json counts its last 4 steps.
   write_run(folder, "third", 1e-3);
@@ -338,7 +336,7 @@ TEST_CASE("compare: figures, the best of them, and the settings that differ") {
   const auto resumed = page::compare_text(runs);
   CHECK(has(resumed, note + "\n"));
   CHECK(has(resumed, "0.5858*"));  // the mean of 2 / i
-  CHECK(has(page::compare_html(runs), note));
+  CHECK(page::comparison_of(runs)["notes"] == json{note});
 }
 
 TEST_CASE("traps: each has evidence and remedy") {
@@ -390,9 +388,9 @@ TEST_CASE("page: damaged settings are refused in one line that names the file") 
     folder.write("run/run_args.json", damaged.dump());
     try {
       const auto run = page::read_run(at);
-      (void)page::report_html(run);
+      (void)html::document(page::report_of(run));
       (void)page::compare_text({run, run});
-      (void)page::compare_html({run, run});
+      (void)page::comparison_of({run, run});
     } catch (const atoll::Error& error) {
       const std::string what = error.what();
       CAPTURE(what);

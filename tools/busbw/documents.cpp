@@ -13,6 +13,7 @@
 
 #include "atoll/error.hpp"
 #include "atoll/version.hpp"
+#include "html/document.hpp"
 
 namespace busbw {
 namespace {
@@ -171,6 +172,16 @@ Json head_json(const CommandLine& command, const Job& job, const Options& o) {
           {"atoll", atoll_json(job, o)},   {"config", config_json(job, o)}};
 }
 
+// Calls visit(row, place, half) for each measured half.
+void each_half(std::span<const Table> tables, const auto& visit) {
+  for (const Table& table : tables) {
+    for (const Row& row : table.rows) {
+      visit(row, Place::out, row.out);
+      if (has_in_place(row.collective)) visit(row, Place::in, row.in);
+    }
+  }
+}
+
 [[noreturn]] void refuse(const std::string& path) {
   throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
 }
@@ -238,27 +249,38 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
               {"groups", job.groups},
               {"memory", name(options.memory)}}}};
   Json rows = Json::array();
-  for (const Table& table : tables) {
-    for (const Row& row : table.rows) {
-      for (const Place place : both_places) {
-        const Half& half = row.half(place);
-        if (place == Place::in && !has_in_place(row.collective)) continue;
-        Json one{{"collective", name(row.collective)},
-                 {"dtype", name(row.dtype)},
-                 {"op", row.op == Op::none ? "" : name(row.op)},
-                 {"place", name(place)},
-                 {"bytes", row.bytes},
-                 {"ranks", row.ranks},
-                 {"hosts", job.hosts_of_group()},
-                 {"algorithm", algorithm_of(job, row.collective)},
-                 {"time_us", half.time_us}};
-        if (half.latency) one["p50_us"] = half.latency->p50, one["p99_us"] = half.latency->p99;
-        rows.push_back(std::move(one));
-      }
-    }
-  }
+  each_half(tables, [&](const Row& row, Place place, const Half& half) {
+    Json one{{"collective", name(row.collective)},
+             {"dtype", name(row.dtype)},
+             {"op", row.op == Op::none ? "" : name(row.op)},
+             {"place", name(place)},
+             {"bytes", row.bytes},
+             {"ranks", row.ranks},
+             {"hosts", job.hosts_of_group()},
+             {"algorithm", algorithm_of(job, row.collective)},
+             {"time_us", half.time_us}};
+    if (half.latency) one["p50_us"] = half.latency->p50, one["p99_us"] = half.latency->p99;
+    rows.push_back(std::move(one));
+  });
   json["rows"] = rows;
   return text_of(json);
+}
+
+std::string to_page(std::span<const Table> tables) {
+  Json halves = Json::array();
+  each_half(tables, [&](const Row& row, Place place, const Half& half) {
+    if (row.bytes == 0) return;
+    const auto percent = half.percent();
+    halves.push_back({{"collective", name(row.collective)},
+                      {"type", column_name(row.dtype)},
+                      {"op", row.op == Op::none ? "" : name(row.op)},
+                      {"root", row.root},
+                      {"place", place == Place::out ? "out of place" : "in place"},
+                      {"bytes", row.bytes},
+                      {"bus_bw", half.busbw},
+                      {"limit_percent", percent ? Json(*percent) : Json()}});
+  });
+  return html::document({{"kind", "busbw"}, {"title", "atoll-busbw"}, {"halves", halves}});
 }
 
 void require_writable(const std::string& path) {

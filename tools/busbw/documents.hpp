@@ -1,4 +1,4 @@
-// Output files as JSON; README.md describes their forms.
+// Output files as JSON, whose forms README.md describes, and the page of --plot.
 #pragma once
 
 #include <span>
@@ -25,6 +25,9 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
                     const PairReport& report, std::span<const atoll::Finding> ports);
 // Content of --save: the measured curve.
 std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables);
+// Content of --plot: a page for a browser with a curve for each collective, type, reduction, root and
+// place, and its limit where that is known.
+std::string to_page(std::span<const Table> tables);
 
 // Checks that rank 0 can write the file. Throws Error(io).
 void require_writable(const std::string& path);

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <span>
@@ -17,7 +16,6 @@
 #include "job.hpp"
 #include "options.hpp"
 #include "pairs.hpp"
-#include "plot.hpp"
 #include "ports.hpp"
 #include "sweep.hpp"
 #include "tune.hpp"
@@ -58,13 +56,11 @@ void await_speaker(atoll::World& world) {
   }
 }
 
-// Fails on all ranks, before anything is measured, when rank 0 cannot write an output file or lacks
-// a program.
+// Fails on all ranks, before anything is measured, when rank 0 cannot write an output file.
 void check_outputs(atoll::World& world, const Options& options) {
   std::string problem;
   if (world.rank() == 0) {
     try {
-      if (!options.plot.empty()) busbw::find_gnuplot();
       for (const std::string* path : {&options.json, &options.save, &options.plot})
         if (!path->empty()) busbw::require_writable(*path);
     } catch (const std::exception& error) {
@@ -113,8 +109,7 @@ int measure(atoll::World& world, const Options& options, const busbw::CommandLin
       busbw::write_file(options.json, busbw::to_json(command, job, options, tables, ports));
     if (!options.save.empty())
       busbw::write_file(options.save, busbw::to_curve(job, options, tables));
-    if (!options.plot.empty() && rows > 0)
-      busbw::run_gnuplot(busbw::plot_program(tables, options.plot));
+    if (!options.plot.empty() && rows > 0) busbw::write_file(options.plot, busbw::to_page(tables));
     if (options.expect && rows > 0 && judged == 0)
       complain("--expect: no limit is known on this machine; set one with --limit GB/s");
   }
@@ -194,7 +189,7 @@ int run(int argc, char** argv, busbw::Speaks speaker) {
   if (!options) return exit_ok;
   // These modes only read files. They start no job, so they work in any environment.
   if (!options->flight.empty()) {
-    fmt::print("{}", atoll::tell_flight(options->flight));
+    fmt::print("{}", atoll::explain_flight(options->flight));
     return exit_ok;
   }
   if (!options->tune.empty()) {
@@ -219,9 +214,6 @@ int fail_alike(busbw::Speaks speaker, const std::string& what, int status) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Writing to a plotting program that has ended must not kill this process; its exit status is
-  // checked.
-  std::signal(SIGPIPE, SIG_IGN);
   const busbw::Speaks speaker = speaks();
   try {
     return run(argc, argv, speaker);

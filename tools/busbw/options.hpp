@@ -92,10 +92,6 @@ enum class Speaks {
   no
 };
 
-// Parses "8", "64K", "1.5M" or "1G" (powers of 1,024) to bytes. Error(invalid_argument) quotes the
-// text.
-std::uint64_t parse_size(const std::string& text);
-
 // Returns nothing after printing --help or --version. Throws std::exception whose what() is one
 // line.
 std::optional<Options> parse_options(int argc, char** argv, Speaks speaks);

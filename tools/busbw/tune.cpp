@@ -17,8 +17,6 @@
 namespace busbw {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t most_text = std::size_t{64} << 20U;
 constexpr std::size_t most_points = 1 << 20;
 constexpr std::size_t most_name = 256;
@@ -27,7 +25,7 @@ constexpr std::size_t most_name = 256;
   throw atoll::Error(atoll::ErrorCode::bad_data, fmt::format("{}: {}", source, why));
 }
 
-std::string text_member(const Json& row, const char* member, std::string_view source) {
+std::string text_member(const nlohmann::json& row, const char* member, std::string_view source) {
   const auto found = row.find(member);
   if (found == row.end() || !found->is_string())
     refuse(source, fmt::format("a row lacks the text \"{}\"", member));
@@ -39,21 +37,21 @@ std::string text_member(const Json& row, const char* member, std::string_view so
   return text;
 }
 
-std::uint64_t count_member(const Json& row, const char* member, std::string_view source) {
+std::uint64_t count_member(const nlohmann::json& row, const char* member, std::string_view source) {
   const auto found = row.find(member);
   if (found == row.end() || !found->is_number_unsigned())
     refuse(source, fmt::format("a row lacks the number \"{}\"", member));
   return found->get<std::uint64_t>();
 }
 
-double time_member(const Json& row, std::string_view source) {
+double time_member(const nlohmann::json& row, std::string_view source) {
   const auto found = row.find("time_us");
   const double time = found != row.end() && found->is_number() ? found->get<double>() : 0;
   if (!std::isfinite(time) || time <= 0) refuse(source, "a row lacks a \"time_us\" above 0");
   return time;
 }
 
-CurvePoint read_point(const Json& row, std::string_view source) {
+CurvePoint read_point(const nlohmann::json& row, std::string_view source) {
   if (!row.is_object()) refuse(source, "a row is not an object");
   const auto collective = collective_from_name(text_member(row, "collective", source));
   if (!collective) refuse(source, "a row names an unknown collective");
@@ -128,22 +126,22 @@ std::string lines_of(Collective collective, const std::map<std::uint64_t, Contes
 
 std::vector<CurvePoint> parse_curve(std::string_view text, std::string_view source) {
   if (text.size() > most_text) refuse(source, "the file is too large for a curve");
-  Json json;
+  nlohmann::json curve;
   try {
-    json = Json::parse(text);
-  } catch (const Json::parse_error& error) {
+    curve = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
     refuse(source, fmt::format("byte {}: not JSON", error.byte));
-  } catch (const Json::exception&) {
+  } catch (const nlohmann::json::exception&) {
     refuse(source, "a number is out of range");
   }
-  const auto schema = json.is_object() ? json.find("schema") : json.end();
-  if (!json.is_object() || schema == json.end() || *schema != "atoll-curve-1")
+  const auto schema = curve.is_object() ? curve.find("schema") : curve.end();
+  if (!curve.is_object() || schema == curve.end() || *schema != "atoll-curve-1")
     refuse(source, "not a curve that atoll-busbw --save wrote");
-  const auto rows = json.find("rows");
-  if (rows == json.end() || !rows->is_array() || rows->size() > most_points)
+  const auto rows = curve.find("rows");
+  if (rows == curve.end() || !rows->is_array() || rows->size() > most_points)
     refuse(source, "the array \"rows\" is missing or too long");
   std::vector<CurvePoint> points;
-  for (const Json& row : *rows) {
+  for (const nlohmann::json& row : *rows) {
     CurvePoint point = read_point(row, source);
     const bool has_choice =
         point.collective != Collective::send_recv && count_member(row, "hosts", source) > 1;

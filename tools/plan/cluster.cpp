@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <optional>
 #include <regex>
@@ -12,10 +13,15 @@
 #include "atoll/mesh_plan.hpp"
 #include "atoll/topology.hpp"
 #include "fail.hpp"
-#include "plan/input.hpp"
 
 namespace plan {
 namespace {
+
+// Returns the text with small letters (ASCII).
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
 
 bool has(const std::string& text, std::string_view word) {
   return text.find(word) != std::string::npos;
@@ -237,8 +243,6 @@ KnownCluster cluster_of(const ClusterText& text) {
   if (const std::uint64_t memory = memory_in(gpu);
       std::abs(static_cast<double>(memory) / of_model - 1) > 0.05 && memory > 0)
     cluster.compute.memory_bytes = memory;
-  if (text.gpu_memory_gb > 0)
-    cluster.compute.memory_bytes = static_cast<std::uint64_t>(text.gpu_memory_gb * 1e9);
   const auto inside = inside_of(gpu, intra, text.ranks_per_host);
   if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
   const Rates rates = over_links(inside.value_or(*inside_of(gpu, "", text.ranks_per_host)), gpu,

@@ -10,8 +10,7 @@
 namespace plan {
 
 struct ClusterText {
-  std::string gpu{};         // "H100", "NVIDIA A100-SXM4-80GB"
-  double gpu_memory_gb = 0;  // 1e9 bytes; 0: that of the data sheet
+  std::string gpu{};  // "H100", "NVIDIA A100-SXM4-80GB"
   int hosts = 1;
   int ranks_per_host = 8;
   std::string intra{};  // "NVSwitch", "NVLink", "PCIe"; "": that of the GPU's usual board
@@ -27,10 +26,10 @@ struct KnownCluster {
   std::vector<std::string> unknown{};  // texts that were not understood; a usual value stands in
 };
 
-// Throws Error(not_found) for an unknown GPU.
 // Whether the table of GPUs has this one.
 bool has_model(const std::string& gpu);
 
+// Throws Error(not_found) for an unknown GPU.
 KnownCluster cluster_of(const ClusterText& text);
 
 // Returns the texts of a machine: a file in any form that atoll-topo reads, a name of its catalog

@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cmath>
 #include <initializer_list>
-#include <string_view>
-#include <tuple>
 
+#include "atoll/fsdp.hpp"
 #include "cli/cli.hpp"
+#include "cli/numbers.hpp"
 #include "fail.hpp"
 
 namespace plan {
@@ -17,22 +15,16 @@ namespace {
 
 using train::require;
 
-// CLI11's own validators accept NaN, and print the largest number as the end of a range.
-const CLI::Validator above_zero(
-    [](std::string& text) {
-      double value = 0;
-      const bool fine = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0;
-      return fine ? std::string() : text + " must be a number above 0";
-    },
-    "");
-const CLI::Validator not_below_zero(
-    [](std::string& text) {
-      double value = 0;
-      const bool fine =
-          CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value >= 0;
-      return fine ? std::string() : text + " must be a number of at least 0";
-    },
-    "");
+const cli::Check above_zero = cli::number([](double value) { return value > 0; }, "above 0");
+const cli::Check not_below_zero = cli::at_least(0);
+
+CLI::Validator strategy_names() {
+  std::vector<std::string> names{"auto"};
+  for (const auto strategy : atoll::fsdp::every_strategy()) {
+    names.emplace_back(atoll::fsdp::name(strategy));
+  }
+  return CLI::IsMember(names);
+}
 
 void declare_job(CLI::App& app, Flags& f) {
   app.option_defaults()->always_capture_default();
@@ -40,20 +32,17 @@ void declare_job(CLI::App& app, Flags& f) {
   app.add_option(
       "--model", f.model,
       "preset (atoll-train --help lists them), path of a config.json, or a folder with one");
-  app.add_option("--vocab", f.vocab, "tokens of the vocabulary; default: those of the model")
-      ->check(above_zero)
-      ->default_str("");
-  const std::tuple<const char*, std::int64_t*, const char*> dimensions[] = {
-      {"--layers", &f.layers, "layers"},
-      {"--hidden", &f.hidden, "width of a layer"},
-      {"--heads", &f.heads, "heads of queries"},
-      {"--kv-heads", &f.kv_heads, "heads of keys and values (with --heads: as many)"},
-      {"--ffn", &f.ffn, "width of the feed-forward network"}};
-  for (const auto& [flag, field, what] : dimensions) {
-    app.add_option(flag, *field, fmt::format("{}; default: as in the model", what))
+  const auto dimension = [&](const char* flag, std::int64_t& field, const char* what) {
+    app.add_option(flag, field, fmt::format("{}; default: as in the model", what))
         ->check(above_zero)
         ->default_str("");
-  }
+  };
+  dimension("--vocab", f.vocab, "tokens of the vocabulary");
+  dimension("--layers", f.layers, "layers");
+  dimension("--hidden", f.hidden, "width of a layer");
+  dimension("--heads", f.heads, "heads of queries");
+  dimension("--kv-heads", f.kv_heads, "heads of keys and values (with --heads: as many)");
+  dimension("--ffn", f.ffn, "width of the feed-forward network");
   app.add_option("--seq", f.seq, "tokens of a row")->check(CLI::Range(1, (1 << 24) - 1));
   app.add_option(
          "--global-batch", f.global_batch,
@@ -78,20 +67,22 @@ void declare_job(CLI::App& app, Flags& f) {
   app.add_option("--moments", f.moments, "f32 or bf16, for the moments of AdamW")
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--strategy", f.strategy,
-                 "no_shard, shard_optimizer, shard_grad, full_shard, hybrid_shard, "
-                 "hybrid_shard_grad, or auto: all are "
-                 "tried");
+                 "sharding strategy, as of atoll-train; auto: all are tried")
+      ->check(strategy_names());
   app.add_option("--mesh", f.mesh, "RxS, replicate x shard; default: all that suit the hosts");
-  app.add_option("--recompute", f.recompute, "none, selective, full, or auto: all are tried");
+  app.add_option("--recompute", f.recompute,
+                 "activations recomputed in backward; auto: all are tried")
+      ->check(CLI::IsMember({"none", "selective", "full", "auto"}));
   app.add_option(
          "--prefetch", f.prefetch,
          "units to gather ahead of compute, 0 to 8 (one more if the head is tied), or auto: 1, 2 "
          "and 4 are tried")
-      ->check([](const std::string& text) {
-        const bool known = text == "auto" || (text.size() == 1 && text >= "0" && text <= "8");
-        return known ? std::string() : "use a number from 0 to 8, or auto";
-      });
-  app.add_option("--framework", f.framework, "atoll, pytorch-eager or pytorch-compile");
+      ->check(CLI::IsMember({"0", "1", "2", "3", "4", "5", "6", "7", "8", "auto"}));
+  app.add_option("--framework", f.framework, "the trainer that is predicted")
+      ->check(CLI::IsMember({"atoll", "pytorch-eager", "pytorch-compile"}));
+  app.add_option("--attention", f.attention,
+                 "fused, or eager: scores are stored, as without a fused kernel")
+      ->check(CLI::IsMember({"fused", "eager"}));
 }
 
 void declare_cluster(CLI::App& app, Flags& f) {
@@ -146,11 +137,14 @@ void declare_results(CLI::App& app, Flags& f) {
          "--device", f.device,
          "what --measure measures: host (CPUs), cuda (a GPU for each process), or auto: GPUs "
          "if there are any")
-      ->check(CLI::IsMember({"auto", "host", "cuda"}));
-  app.add_option("--threads", f.threads, "compute threads of a rank on CPUs, for --measure")
-      ->check(above_zero);
+      ->check(CLI::IsMember({"auto", "host", "cuda"}))
+      ->needs("--measure");
+  app.add_option("--threads", f.threads, "compute threads of a rank on CPUs")
+      ->check(above_zero)
+      ->needs("--measure");
   app.add_option("--measure-seconds", f.measure_seconds, "length of the measurement")
-      ->check(above_zero);
+      ->check(above_zero)
+      ->needs("--measure");
   app.add_option(
       "--machine", f.machine,
       "FILE of --measure. It replaces --gpu and, if it describes CPUs, --intra, --inter and "
@@ -161,29 +155,23 @@ void declare_results(CLI::App& app, Flags& f) {
                "show tokens/s over the number of hosts, each with its best settings");
   app.add_option("--tokens", f.tokens, "tokens to train on, for hours and cost")
       ->check(not_below_zero);
-  app.add_option("--price", f.price, "price of a GPU hour; needs --tokens")->check(not_below_zero);
-  app.add_option("--rows", f.rows,
-                 "CSV file of many jobs, instead of all other flags; needs --json. "
-                 "tools/plan/README.md names its columns");
+  app.add_option("--price", f.price, "price of a GPU hour")
+      ->check(not_below_zero)
+      ->needs("--tokens");
   app.add_option("--json", f.json, "file for the predictions");
   app.add_option("--html", f.html, "file for a page with table, timeline, memory and growth");
 }
 
-// Returns the first flag that is given and is not one of `fine`; "" if there is none.
-std::string other_flag(const CLI::App& app, std::initializer_list<std::string_view> fine) {
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_name();
-    if (option->count() > 0 && std::ranges::find(fine, name) == fine.end()) return name;
-  }
-  return "";
-}
-
-// Throws if one of `flags` is given beside `beside`.
-void refuse(const CLI::App& app, const char* beside, std::initializer_list<const char*> flags,
-            const char* why) {
-  if (app.count(beside) == 0) return;
-  for (const char* flag : flags)
-    require(app.count(flag) == 0, "{} has no effect beside {}: {}", flag, beside, why);
+// Flags that have no effect beside each other.
+void exclude(CLI::App& app) {
+  const auto alone = [&](const char* flag, std::initializer_list<const char*> others) {
+    for (const char* other : others) app.get_option(flag)->excludes(app.get_option(other));
+  };
+  for (const char* explains : {"--explain", "--measured", "--trace"})
+    alone(explains, {"--json", "--html", "--growth", "--tokens", "--price", "--top"});
+  alone("--measure", {"--json", "--html", "--growth", "--curve", "--explain"});
+  // The number of micro batches follows from the global batch.
+  alone("--global-batch", {"--micro-batches"});
 }
 
 }  // namespace
@@ -192,30 +180,14 @@ void declare(CLI::App& app, Flags& flags) {
   declare_job(app, flags);
   declare_cluster(app, flags);
   declare_results(app, flags);
+  exclude(app);
   cli::add_common_options(app);
 }
 
-void check(const CLI::App& app, const Flags& flags) {
-  if (!flags.rows.empty()) {
-    const std::string other = other_flag(app, {"--rows", "--json"});
-    require(other.empty(), "{} has no effect beside --rows: each row of the file is a whole job",
-            other);
-    require(!flags.json.empty(), "--rows needs --json FILE for the predictions");
-  }
-  for (const char* explains : {"--explain", "--measured", "--trace"}) {
-    refuse(app, explains, {"--json", "--html", "--growth", "--tokens", "--price", "--top"},
-           "one job is explained");
-  }
-  refuse(app, "--measure", {"--json", "--html", "--growth", "--curve", "--rows", "--explain"},
-         "it only measures");
+void check(const Flags& flags) {
   require(flags.measure.empty() || flags.dtype != "auto", "--measure needs --dtype bf16 or f32");
-  for (const char* flag : {"--device", "--threads", "--measure-seconds"})
-    require(app.count(flag) == 0 || !flags.measure.empty(), "{} needs --measure", flag);
-  refuse(app, "--global-batch", {"--micro-batches"},
-         "the number of micro batches follows from the global batch");
   require(flags.measured_one_host == 0 || flags.measured > 0 || !flags.explain.empty(),
           "--measured-one-host needs --measured or --explain");
-  require(flags.price == 0 || flags.tokens > 0, "--price needs --tokens");
 }
 
 }  // namespace plan

@@ -18,7 +18,8 @@ struct Flags {
   ClusterText cluster{};
   std::string model = "mistral-7b";
   std::string strategy = "auto", mesh, dtype = "bf16", reduce_dtype = "auto", moments = "f32";
-  std::string recompute = "auto", framework = "atoll", rows, json;
+  std::string recompute = "auto", framework = "atoll", json;
+  std::string attention = "fused";
   std::int64_t seq = 2048, global_batch = 0, vocab = 0;
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0;
   std::int64_t micro_batch = 0;
@@ -39,8 +40,8 @@ struct Flags {
 // must live as long as `app`.
 void declare(CLI::App& app, Flags& flags);
 
-// Throws Error(invalid_argument) for flags that have no effect beside each other, or that need one
+// Throws Error(invalid_argument) for values that have no effect beside each other, or that need one
 // another.
-void check(const CLI::App& app, const Flags& flags);
+void check(const Flags& flags);
 
 }  // namespace plan

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "fail.hpp"
-#include "plan/input.hpp"
+#include "json_reader.hpp"
 
 namespace plan {
 namespace {
@@ -58,7 +58,7 @@ LaneTimes lanes_of(std::span<const atoll::TraceRecord> step) {
 }
 
 LaneTimes read_lanes(const std::filesystem::path& trace) {
-  const json document = read_object(trace);
+  const json document = train::read_object(trace);
   LaneTimes times;
   try {
     std::map<std::pair<int, int>, std::string> rows;

@@ -24,7 +24,6 @@
 #include "plan/measure.hpp"
 #include "plan/output.hpp"
 #include "plan/past_run.hpp"
-#include "plan/rows.hpp"
 #include "plan/search.hpp"
 
 namespace {
@@ -39,15 +38,12 @@ constexpr const char* examples =
     "  atoll-plan --model mistral-7b --gpu H100 --hosts 2 --busbw 46 --strategy full_shard\n"
     "  atoll-plan --model qwen2.5-7b --hosts 3 --strategy full_shard --micro-batch 1 --recompute "
     "full \\\n"
-    "      --framework pytorch-eager --measured 31589 --measured-one-host 36382\n"
-    "  atoll-plan --rows jobs.csv --json predictions.json";
+    "      --framework pytorch-eager --measured 31589 --measured-one-host 36382";
 
 train::Recompute recompute_from(const std::string& text) {
-  if (text == "none") return train::Recompute::none;
-  if (text == "selective") return train::Recompute::selective;
-  if (text == "full") return train::Recompute::full;
-  train::fail(atoll::ErrorCode::invalid_argument,
-              "--recompute {}: use none, selective, full or auto", text);
+  return text == "full"        ? train::Recompute::full
+         : text == "selective" ? train::Recompute::selective
+                               : train::Recompute::none;
 }
 
 // A preset, a config.json, or a folder with one.
@@ -174,6 +170,7 @@ plan::Job job_of(const Flags& f) {
   job.dtype = f.dtype == "auto" ? atoll::DType::bf16 : atoll::dtype_from_name(f.dtype);
   job.moments = atoll::dtype_from_name(f.moments);
   if (f.prefetch != "auto") job.prefetch = std::stoi(f.prefetch);
+  job.eager_attention = f.attention == "eager";
   job.framework = train::simulated::framework_from_name(f.framework);
   if (f.reduce_dtype != "auto") {
     job.reduce_dtype = atoll::dtype_from_name(f.reduce_dtype);
@@ -293,8 +290,7 @@ void explain(const Flags& f, const plan::PastRun& past, const std::vector<plan::
 }
 
 void run(Flags& f, const CLI::App& app) {
-  plan::check(app, f);
-  if (!f.rows.empty()) return plan::predict_rows(f.rows, f.json);
+  plan::check(f);
   plan::PastRun past;
   if (!f.explain.empty()) {
     past = plan::read_run(f.explain);

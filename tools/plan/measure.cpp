@@ -23,7 +23,6 @@
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
 #include "plan/cluster.hpp"
-#include "plan/input.hpp"
 #include "report/machine_use.hpp"
 
 namespace plan {
@@ -216,7 +215,7 @@ pid_t start(const Job& job, const MeasureOptions& options, int rank,
 }
 
 json read_json(const std::filesystem::path& file, std::string_view schema) {
-  json content = read_object(file);
+  json content = train::read_object(file);
   const auto found = content.find("schema");
   if (found == content.end() || *found != schema)
     train::fail(atoll::ErrorCode::bad_data, "{}: not a file of the form {}", file.string(), schema);

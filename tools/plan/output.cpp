@@ -66,6 +66,12 @@ void print_memory(const Candidate& candidate) {
              is_atoll ? ", all of it allocated before the first step" : "", text);
 }
 
+void write(const char* flag, const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  if (!(file << text << std::flush))
+    train::fail(atoll::ErrorCode::io, "{}: {} cannot be written", flag, path);
+}
+
 double gpu_hours(const Candidate& candidate, double tokens) {
   return tokens / candidate.prediction.tokens_per_s / 3600 * candidate.job.ranks();
 }
@@ -133,34 +139,12 @@ void print(const std::vector<Candidate>& found, const Scaling& scaling, const Fl
 void write_json(const std::vector<Candidate>& found, const Flags& f) {
   nlohmann::json all = nlohmann::json::array();
   for (const Candidate& candidate : found) {
-    const auto& [job, p] = candidate;
-    nlohmann::json entry = {{"strategy", fsdp::name(job.strategy)},
-                            {"replicate", job.mesh.replicate},
-                            {"shard", job.mesh.shard},
-                            {"micro_batch", job.micro_batch},
-                            {"micro_batches", job.micro_batches},
-                            {"recompute", name(job.recompute)},
-                            {"prefetch", job.prefetch},
-                            {"dtype", atoll::name(job.dtype)},
-                            {"tokens_per_s", p.tokens_per_s},
-                            {"step_s", p.step_s},
-                            {"mfu", p.mfu},
-                            {"exposed_s", p.exposed_s},
-                            {"communication_s", p.communication_s},
-                            {"memory_bytes", p.bytes},
-                            {"fits", p.fits},
-                            {"tied", is_tied(candidate, found.front())}};
-    for (const MemoryPart& part : memory_parts(job, p)) entry["memory"][part.key] = part.bytes;
-    const std::uint64_t beside = job.cluster.process_bytes;
-    if (beside > 0) entry["resident_bytes"] = p.bytes + beside;
+    nlohmann::json entry = entry_of(candidate, found.front());
     if (f.tokens > 0) entry["gpu_hours"] = gpu_hours(candidate, f.tokens);
     if (f.price > 0) entry["cost"] = gpu_hours(candidate, f.tokens) * f.price;
     all.push_back(std::move(entry));
   }
-  std::ofstream file(f.json);
-  file << all.dump(1) << '\n';
-  if (!file.flush().good())
-    train::fail(atoll::ErrorCode::io, "--json: {} cannot be written", f.json);
+  write("--json", f.json, all.dump(1) + '\n');
 }
 
 void write_page(const std::vector<Candidate>& found, const Scaling& scaling, const Flags& f) {
@@ -170,11 +154,7 @@ void write_page(const std::vector<Candidate>& found, const Scaling& scaling, con
   if (const std::string why = reason(found); !why.empty()) remarks.push_back(why);
   if (std::string cost = cost_text(found.front(), f); !cost.empty())
     remarks.push_back(std::move(cost));
-  const std::string text = page(found, scaling, remarks);
-  std::ofstream file(f.html);
-  file << text;
-  if (!file.flush().good())
-    train::fail(atoll::ErrorCode::io, "--html: {} cannot be written", f.html);
+  write("--html", f.html, page(found, scaling, remarks));
 }
 
 }  // namespace plan

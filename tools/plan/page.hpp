@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "plan/search.hpp"
@@ -15,12 +15,14 @@ namespace plan {
 std::string page(const std::vector<Candidate>& found, const Scaling& scaling,
                  const std::vector<std::string>& remarks);
 
+// A candidate for --json and for the page, where `first` is the best one.
+nlohmann::json entry_of(const Candidate& candidate, const Candidate& first);
+
 // A part of the memory of a rank.
 struct MemoryPart {
   const char* key;  // as in fsdp::MemoryPlan
   const char* name;
   std::uint64_t bytes;
-  int colour;  // on the page
 };
 std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& prediction);
 

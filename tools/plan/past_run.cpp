@@ -15,7 +15,6 @@
 #include "atoll/mesh.hpp"
 #include "fail.hpp"
 #include "json_reader.hpp"
-#include "plan/input.hpp"
 
 namespace plan {
 namespace {
@@ -142,7 +141,7 @@ RunSettings settings_in(const train::JsonReader& args) {
 PastRun read_run(const fs::path& place) {
   std::error_code ignored;
   const fs::path file = fs::is_directory(place, ignored) ? place / "metrics.json" : place;
-  const json metrics = read_object(file);
+  const json metrics = train::read_object(file);
   PastRun run{.measured = measurement(metrics, file)};
   if (const auto gpu = metrics.find("gpu0"); gpu != metrics.end()) {
     run.on_cpus = gpu->is_null();
@@ -151,7 +150,7 @@ PastRun read_run(const fs::path& place) {
   run.parameters = static_cast<std::int64_t>(number(metrics, "parameters").value_or(0));
   const fs::path args = file.parent_path() / "run_args.json";
   if (!fs::exists(args, ignored)) return run;
-  const json settings = read_object(args);
+  const json settings = train::read_object(args);
   run.settings = settings_in(train::JsonReader(settings, args.string()));
   if (run.settings->adapters) run.parameters = 0;
   const double ranks = number(metrics, "world_size").value_or(0);

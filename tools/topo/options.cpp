@@ -73,12 +73,11 @@ void declare_machine(CLI::App& app, Options& options) {
 
 void declare_views(CLI::App& app, Options& options) {
   app.add_option("--format", options.format,
-                 "tree and matrix are for people; json can be read by --from; dot and svg are "
-                 "pictures (svg needs Graphviz); hwloc-xml is for lstopo -i; nccl-xml is for "
-                 "NCCL_TOPO_FILE; env prints the NCCL settings that the machine needs")
-      ->check(
-          CLI::IsMember({"tree", "matrix", "json", "dot", "svg", "hwloc-xml", "nccl-xml", "env"}))
-      ->option_text("tree|matrix|json|dot|svg|hwloc-xml|nccl-xml|env");
+                 "tree and matrix are for people; json can be read by --from; svg is a picture; "
+                 "nccl-xml is for NCCL_TOPO_FILE; env prints the NCCL settings that the machine "
+                 "needs")
+      ->check(CLI::IsMember({"tree", "matrix", "json", "svg", "nccl-xml", "env"}))
+      ->option_text("tree|matrix|json|svg|nccl-xml|env");
   app.add_flag("--doctor", options.doctor,
                "report faults, their cost and how to fix them; the exit status is 1 for warnings, "
                "2 for errors, 3 when the machine could not be examined");

@@ -8,6 +8,7 @@
 
 #include "cli/complaint.hpp"
 #include "fail.hpp"
+#include "html/document.hpp"
 #include "page/compare.hpp"
 #include "page/page.hpp"
 #include "report/files.hpp"
@@ -59,16 +60,16 @@ int compare(int argc, char** argv) {
       "ended have only curves.",
       "atoll-train compare");
   std::vector<std::string> folders;
-  std::string html;
+  std::string file;
   app.add_option("runs", folders, "results folders of runs")->required();
-  app.add_option("--html", html, "write a page with the curves of all runs as well");
+  app.add_option("--html", file, "write a page with the curves of all runs as well");
   if (const auto code = parse(app, argc, argv)) return *code;
   std::vector<page::RunFiles> runs;
   for (const std::string& folder : folders) runs.push_back(page::read_run(folder));
   std::fputs(page::compare_text(runs).c_str(), stdout);
-  if (!html.empty()) {
-    require_page(html);
-    write_file_atomic(html, page::compare_html(runs));
+  if (!file.empty()) {
+    require_page(file);
+    write_file_atomic(file, html::document(page::comparison_of(runs)));
   }
   return 0;
 }

@@ -24,4 +24,14 @@ void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
   if (!holds) fail(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
 }
 
+// Calls `check` and adds the name of a flag to its error.
+template <class Check>
+void check_flag(const char* flag, const Check& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}", flag, error.what());
+  }
+}
+
 }  // namespace train

@@ -1,10 +1,14 @@
-// Reads members of JSON objects that come from files.
+// Reads JSON files, and members of the objects in them.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,6 +19,46 @@ namespace train {
 // Returns text of a file in quotes and in ASCII, so that it cannot control a terminal.
 inline std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', true);
+}
+
+// Returns the JSON text of `file`, parsed. Throws Error(bad_data) with the byte at which it ends or is
+// wrong.
+inline nlohmann::json parse_json(std::string_view text, const std::string& file) {
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    fail(ErrorCode::bad_data, "{}: not whole JSON: wrong or cut off at byte {}", file,
+         error.byte - 1);
+  } catch (const nlohmann::json::out_of_range&) {
+    fail(ErrorCode::bad_data, "{}: a number is too large", file);
+  }
+}
+
+inline nlohmann::json parse_object(std::string_view text, const std::string& file) {
+  nlohmann::json json = parse_json(text, file);
+  if (!json.is_object()) fail(ErrorCode::bad_data, "{}: not a JSON object", file);
+  return json;
+}
+
+// Returns the bytes of a file. Throws Error(io) if it cannot be read, and Error(bad_data) if it has
+// more than `most` bytes.
+inline std::string read_text(const std::filesystem::path& file, std::uintmax_t most) {
+  std::ifstream in(file, std::ios::binary);
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(file, error);
+  if (!in || error) fail(ErrorCode::io, "{}: cannot be read", file.string());
+  if (bytes > most) {
+    fail(ErrorCode::bad_data, "{}: {} bytes; at most {} are accepted", file.string(), bytes, most);
+  }
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(bytes));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  return text;
+}
+
+inline nlohmann::json read_object(const std::filesystem::path& file,
+                                  std::uintmax_t most = std::uintmax_t{1} << 30) {
+  return parse_object(read_text(file, most), file.string());
 }
 
 // Every complaint is an Error(bad_data) that names the file, the key and what is expected. A member

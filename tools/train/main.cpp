@@ -2,20 +2,27 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <type_traits>
+#include <variant>
+#include <vector>
 
 #include "atoll/world.hpp"
 #include "cli/cli.hpp"
 #include "cli/complaint.hpp"
 #include "cli/config_file.hpp"
+#include "cli/numbers.hpp"
 #include "commands.hpp"
 #include "fail.hpp"
-#include "flags.hpp"
+#include "loop/flags.hpp"
 #include "loop/trainer.hpp"
 
 namespace {
@@ -34,6 +41,81 @@ constexpr const char* examples =
     "Exit status: 0, or 1 after a failure, 2 for wrong flags, 3 below --min-mfu, 4 above\n"
     "--max-memory, 75 after a signal or --max-time. A run that misses a limit has trained and\n"
     "saved as any other.";
+
+// Flags of other trainers.
+constexpr cli::ForeignName foreign_names[] = {
+    {"learning-rate", "--lr"},
+    {"batch-size", "--micro-batch"},
+    {"per-device-train-batch-size", "--micro-batch"},
+    {"train-batch-size", "--global-batch"},
+    {"gradient-accumulation-steps", "--global-batch"},
+    {"max-steps", "--steps"},
+    {"num-train-epochs", "--steps"},
+    {"epochs", "--steps"},
+    {"max-seq-length", "--seq"},
+    {"max-length", "--seq"},
+    {"output-dir", "--out"},
+    {"model-name-or-path", "--model"},
+    {"dataset", "--data"},
+    {"train-file", "--data"},
+    {"warmup", "--lr-warmup"},
+    {"lr-scheduler-type", "--lr-schedule"},
+    {"max-grad-norm", "--clip"},
+    {"save-steps", "--checkpoint-every"},
+    {"save-total-limit", "--keep-last"},
+    {"eval-steps", "--eval-every"},
+    {"resume-from-checkpoint", "--resume"},
+    {"gradient-checkpointing", "--recompute"},
+    {"bf16", "--dtype"},
+    {"fsdp", "--strategy"},
+    {"lora-r", "--lora-rank"},
+};
+
+// Returns what is wrong with the text of an integer, also of a size with a unit: CLI11 would read
+// "-1" as an unsigned number, and a number that is too large as the largest one.
+template <class Integer>
+std::string misread(const std::string& text) {
+  if (std::is_unsigned_v<Integer> && text.starts_with('-')) return "must not be negative";
+  Integer number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  return parsed.ec == std::errc::result_out_of_range ? text + " is too large" : "";
+}
+
+// Declares a flag of the table. Parsing writes to `value`.
+template <class Value>
+CLI::Option* declare(CLI::App& app, const train::Flag& flag, Value& value) {
+  const std::string names(flag.names);
+  if constexpr (std::is_same_v<Value, bool>) {
+    return app.add_flag(names, value, flag.help);
+  } else {
+    CLI::Option* const option = app.add_option(names, value, flag.help);
+    if (!flag.words.empty())
+      option->type_name(fmt::format("TEXT:{{{}}}", fmt::join(flag.words, ",")));
+    if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
+      option->allow_extra_args(false);
+      if (flag.form != train::Form::repeated) option->delimiter(',');
+    } else if constexpr (std::is_integral_v<Value>) {
+      if (flag.form == train::Form::bytes) option->transform(cli::as_bytes);
+      // A transformation comes before those that were added earlier.
+      option->transform(CLI::Validator([](std::string& text) { return misread<Value>(text); }, ""));
+    }
+    return option;
+  }
+}
+
+void declare_all(CLI::App& app, train::RunOptions& options, bool& prints) {
+  app.option_defaults()->always_capture_default();
+  for (const train::Flag& flag : train::flags()) {
+    app.option_defaults()->group(std::string(flag.group));
+    std::visit([&](auto member) { return declare(app, flag, options.*member); }, flag.member)
+        ->configurable(!(flag.uses & train::Use::early));
+  }
+  cli::add_config_option(app)->group("Run");
+  app.add_flag("--print-config", prints, "print all flags as --config reads them, and end")
+      ->group("Run")
+      ->configurable(false);
+  cli::add_common_options(app, ATOLL_TRAIN_FEATURES);
+}
 
 // Returns what is wrong with the flags, before ranks meet; "" if nothing is.
 std::string wrong_flag(const train::RunOptions& options) {
@@ -98,10 +180,9 @@ int parse_and_train(int argc, char** argv) {
   app.footer(examples);
   train::RunOptions options;
   bool prints = false;
-  train::add_flags(app, options, prints);
-  cli::add_common_options(app, ATOLL_TRAIN_FEATURES);
+  declare_all(app, options, prints);
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return "atoll-train: " + cli::complaint(*failed, error, train::names_of_other_trainers()) +
+    return "atoll-train: " + cli::complaint(*failed, error, foreign_names) +
            " (--help lists the flags)\n";
   });
   try {

@@ -30,34 +30,21 @@ Neighbours direct_links(const Topology& topology) {
   return neighbours;
 }
 
-// Returns all GPUs that `first` reaches over chains of direct links, and removes them from `rest`.
-std::set<std::string> connected(const Neighbours& neighbours, const std::string& first,
-                                std::set<std::string>& rest) {
-  std::set<std::string> found{first};
-  std::vector<std::string> open{first};
-  rest.erase(first);
-  while (!open.empty()) {
-    const std::string gpu = open.back();
-    open.pop_back();
-    for (const auto& [peer, count] : neighbours.at(gpu))
-      if (rest.erase(peer) > 0) found.insert(peer), open.push_back(peer);
-  }
-  return found;
-}
-
 }  // namespace
 
 void show_hidden_switches(Topology& topology, int most_links_of_unknown) {
   const Neighbours neighbours = direct_links(topology);
   std::map<std::string_view, const TopologyGpu*> gpus;
   for (const TopologyGpu& gpu : topology.gpus) gpus[gpu.id] = &gpu;
-  std::set<std::string> rest;
-  for (const auto& [gpu, peers] : neighbours) rest.insert(gpu);
   std::map<std::string_view, int> switches;      // for each host, the number of its switches
   std::map<std::string, std::string> switch_of;  // for each GPU, the id of its switch
+  std::set<std::string_view> seen;
   for (const TopologyGpu& first : topology.gpus) {
-    if (!rest.contains(first.id)) continue;
-    const std::set<std::string> members = connected(neighbours, first.id, rest);
+    if (!neighbours.contains(first.id) || !seen.insert(first.id).second) continue;
+    std::vector<std::string> members{first.id};  // all GPUs that `first` reaches over direct links
+    for (std::size_t i = 0; i < members.size(); ++i)
+      for (const auto& [peer, count] : neighbours.at(members[i]))
+        if (seen.insert(peer).second) members.push_back(peer);
     const auto has_too_many = [&](const std::string& gpu) {
       const GpuModel* model = find_gpu_model(*gpus.at(gpu));
       const int most = model != nullptr ? model->links : most_links_of_unknown;

@@ -1,7 +1,5 @@
 #include "sources/hwloc_cpu_set.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 
@@ -43,18 +41,6 @@ std::optional<CpuSet> CpuSet::parse(std::string_view text) {
   }
   if (is_infinite) set.bits_ |= std::bitset<most>().set() << first;
   return set;
-}
-
-std::string CpuSet::to_text() const {
-  const std::bitset<most> low_word(0xffffffff);
-  std::string text;
-  for (std::bitset<most> rest = bits_; rest.any(); rest >>= word_bits) {
-    const unsigned long word = (rest & low_word).to_ulong();
-    if (!text.empty()) text.insert(0, ",");
-    if (word != 0) text.insert(0, fmt::format("0x{:08x}", word));
-    if (text.empty()) text = "0x0";
-  }
-  return text.empty() ? "0x0" : text;
 }
 
 }  // namespace atoll_v1::atoll::topology_sources

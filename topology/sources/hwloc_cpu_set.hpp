@@ -3,7 +3,6 @@
 
 #include <bitset>
 #include <optional>
-#include <string>
 #include <string_view>
 
 namespace atoll_v1::atoll::topology_sources {
@@ -16,7 +15,6 @@ class CpuSet {
   // leading "0xf...f" adds all numbers above the words. Returns nothing when the text has another
   // form.
   static std::optional<CpuSet> parse(std::string_view text);
-  std::string to_text() const;
 
   // Adds a number to the set. Ignores numbers of at least `most`.
   void add(unsigned number) {

@@ -53,12 +53,36 @@ std::string identity(std::string_view id) { return is_zero(id) ? std::string() :
 // hwloc shows GPU memory as a NUMA node near processors, but no thread can run there.
 bool has_cores(const HwlocNode& node) { return !node.cpus.empty() && node.subtype != "GPUMemory"; }
 
+// Properties that determine the link layer of a network adapter.
+struct NicTraits {
+  unsigned vendor = 0, pci_class = 0;  // vendor and class of the PCI device; 0 if unknown
+  std::string_view name = {}, subtype = {}, state = {};
+  std::optional<long long> lid = {};
+};
+
+// Returns TopologyNic::layer; "" when the properties do not determine it.
+std::string_view nic_layer(const NicTraits& nic) {
+  constexpr long long no_lid = 0xffff;  // LID of a port before a subnet manager assigns one
+  if (nic.vendor == vendor_cray || nic.subtype == "Slingshot") return "slingshot";
+  if (nic.vendor == vendor_amazon) return "efa";
+  if (nic.name.starts_with("hfi1") ||
+      (nic.vendor == vendor_intel && nic.pci_class == class_omni_path))
+    return "omni-path";
+  if (nic.pci_class == class_infiniband) return "infiniband";
+  if (nic.pci_class == class_ethernet) return "ethernet";
+  if (!nic.lid) return layer_of_rdma_name(nic.name);
+  if (*nic.lid > 0 && *nic.lid < no_lid) return "infiniband";
+  // An InfiniBand port gets its LID before it becomes active, so an active port without a LID is an
+  // Ethernet port.
+  return nic.state == "active" ? "ethernet" : "";
+}
+
 // A GPU that has no id yet, with the numbers that each library gives it.
 struct Candidate {
   TopologyGpu gpu;
   std::vector<std::size_t> os;  // indices of the GPU's OS devices
   std::optional<std::size_t> pci;
-  int nvml = -1, cuda = -1, rsmi = -1, other = -1;
+  int nvml = -1, cuda = -1, rsmi = -1;
 };
 
 struct Locality {
@@ -194,14 +218,13 @@ class HostReader {
       lower(gpu.nvml, "nvml");
       lower(gpu.cuda, "cuda");
       lower(gpu.rsmi, "rsmi");
-      lower(gpu.other, "gpu");
     }
   }
 
   // Graphics units inside AMD processors have the PCI class of a graphics card, so only ROCm
   // identifies AMD GPUs of that class.
   static bool is_gpu(const HwlocPciDevice& device, const Candidate& gpu) {
-    if (std::max({gpu.nvml, gpu.cuda, gpu.rsmi, gpu.other}) >= 0) return true;
+    if (std::max({gpu.nvml, gpu.cuda, gpu.rsmi}) >= 0) return true;
     if (device.vendor == vendor_nvidia) return (device.pci_class >> 8) == class_display;
     return device.vendor == vendor_amd &&
            (device.pci_class == class_accelerator || device.pci_class == class_display_other);
@@ -289,14 +312,14 @@ class HostReader {
       Candidate gpu;
       gpu.os = {i};
       number(gpu);
-      if (std::max({gpu.nvml, gpu.rsmi, gpu.other}) < 0 && (has_nvml || gpu.cuda < 0)) continue;
+      if (std::max(gpu.nvml, gpu.rsmi) < 0 && (has_nvml || gpu.cuda < 0)) continue;
       require_room(gpus_.size() + found.size(), device.offset);
       describe_os(gpu);
       place(device.locality, gpu.gpu);
       found.push_back(std::move(gpu));
     }
     std::ranges::stable_sort(found, {}, [](const Candidate& gpu) {
-      return std::max({gpu.nvml, gpu.cuda, gpu.rsmi, gpu.other});
+      return std::max({gpu.nvml, gpu.cuda, gpu.rsmi});
     });
     std::ranges::move(found, std::back_inserter(gpus_));
   }
@@ -312,7 +335,6 @@ class HostReader {
       int& index = gpu.gpu.index = gpu.nvml;
       if (index < 0 && !has_nvml) index = gpu.cuda;
       if (index < 0 && !partitioned) index = gpu.rsmi;
-      if (index < 0) index = gpu.other;
       if (index >= 0) numbers.insert(index);
     }
     const bool numbered = numbers.size() == gpus_.size();
@@ -444,22 +466,6 @@ std::string root_path(unsigned domain, unsigned bus) {
 void fail(const HwlocMachine& machine, std::ptrdiff_t offset, std::string_view what) {
   if (offset >= 0) fail_at(machine.origin, static_cast<std::size_t>(offset), what);
   throw Error(ErrorCode::bad_data, fmt::format("{}: {}", machine.origin, what));
-}
-
-std::string_view nic_layer(const NicTraits& nic) {
-  constexpr long long no_lid = 0xffff;  // LID of a port before a subnet manager assigns one
-  if (nic.vendor == vendor_cray || nic.subtype == "Slingshot") return "slingshot";
-  if (nic.vendor == vendor_amazon) return "efa";
-  if (nic.name.starts_with("hfi1") ||
-      (nic.vendor == vendor_intel && nic.pci_class == class_omni_path))
-    return "omni-path";
-  if (nic.pci_class == class_infiniband) return "infiniband";
-  if (nic.pci_class == class_ethernet) return "ethernet";
-  if (!nic.lid) return layer_of_rdma_name(nic.name);
-  if (*nic.lid > 0 && *nic.lid < no_lid) return "infiniband";
-  // An InfiniBand port gets its LID before it becomes active, so an active port without a LID is an
-  // Ethernet port.
-  return nic.state == "active" ? "ethernet" : "";
 }
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "atoll/topology.hpp"
 #include "sources/hwloc_machine.hpp"
@@ -24,15 +22,5 @@ struct HwlocNames {
 // Adds the links of the matrices and returns whether they are known, none or unknown. `topology`
 // must contain the host's GPUs already.
 IslandState add_links(const HwlocMachine& machine, const HwlocNames& names, Topology& topology);
-
-// Properties that determine the link layer of a network adapter.
-struct NicTraits {
-  unsigned vendor = 0, pci_class = 0;  // vendor and class of the PCI device; 0 if unknown
-  std::string_view name = {}, subtype = {}, state = {};
-  std::optional<long long> lid = {};
-};
-
-// Returns TopologyNic::layer; "" when the properties do not determine it.
-std::string_view nic_layer(const NicTraits& nic);
 
 }  // namespace atoll_v1::atoll::topology_sources

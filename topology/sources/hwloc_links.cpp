@@ -3,9 +3,8 @@
 // NVLinkBandwidth: MB/s in one direction, summed over the links of a pair; 0 for a pair without a
 // direct link. Its rows are the GPUs, then the other ends of their links: packages on POWER, and
 // NVSwitches. XGMIBandwidth: every value is the same constant, so only its presence counts. The
-// diagonal means nothing. hwloc writes a matrix only if it found links, so a matrix whose pairs are
-// all 0 was edited and proves nothing. atoll's own export writes zeros everywhere, the diagonal
-// included, for a host that is known to have no links.
+// diagonal means nothing. hwloc writes a matrix only if it found links, so a matrix of zeros was
+// edited and proves nothing.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -40,9 +39,7 @@ class LinkReader {
     if (xgmi != nullptr) add_xgmi(*xgmi);
     if (xgmi == nullptr) add_xgmi_peers();
     if (topology_.links.size() > before) return IslandState::known;
-    return shows_nothing(nvlink) || shows_nothing(xgmi) || no_hives() || all_gpus(has_no_connector)
-               ? IslandState::none
-               : IslandState::unknown;
+    return no_hives() || all_gpus(has_no_connector) ? IslandState::none : IslandState::unknown;
   }
 
  private:
@@ -134,18 +131,6 @@ class LinkReader {
         peers.remove_prefix(std::min(peers.size(), peer.size() + 1));
       }
     }
-  }
-
-  bool shows_nothing(const HwlocMatrix* matrix) const {
-    if (matrix == nullptr || gpus_.empty()) return false;
-    std::set<std::string> listed;
-    for (const HwlocEnd& end : matrix->ends) {
-      std::string gpu = id(end);
-      if (!gpus_.contains(gpu)) return false;
-      listed.insert(std::move(gpu));
-    }
-    return listed.size() == gpus_.size() &&
-           std::ranges::all_of(matrix->values, [](std::uint64_t value) { return value == 0; });
   }
 
   bool all_gpus(bool (*holds)(const TopologyGpu&)) const {

@@ -45,26 +45,13 @@ ATOLL_API std::string to_report(const Diagnosis& diagnosis, Colour colour = Colo
 // this text and skips everything else (islands, affinity of GPUs and of cores, rails, ranks, mesh, findings, checks).
 ATOLL_API std::string to_json(const Inspection& inspection);
 
-// Returns a picture of the machine in Graphviz' language (DOT): islands, rails, and findings in
-// colour.
-ATOLL_API std::string to_dot(const Inspection& inspection);
-// Returns the picture of to_dot() as SVG, drawn by Graphviz' `dot`. Throws Error(not_found), which
-// names the package to install, if `dot` is missing; Error(io) if `dot` fails or runs for more than
-// 30 s; Error(unsupported) if the picture exceeds 64 MiB.
+// Returns a picture of the machine as SVG: islands, rails, and findings in colour.
 ATOLL_API std::string to_svg(const Inspection& inspection);
 
-// An exported text, and one line for each kind of information that the format cannot hold.
-struct Export {
-  std::string text;
-  std::vector<std::string> lost;
-};
-
-// Returns a topology of one host as hwloc 2 XML, for `lstopo -i`. Throws Error(unsupported) if the
-// topology has no host or several.
-ATOLL_API Export to_hwloc_xml(const Topology& topology);
 // Returns the text of a topology file for NCCL (NCCL_TOPO_FILE). If the topology was read from such
-// a file, the text keeps all attributes of that file.
-ATOLL_API Export to_nccl_xml(const Topology& topology);
+// a file, the text keeps all attributes of that file. Devices without a bus id and virtual NICs are
+// left out. Throws Error(unsupported) if the format cannot hold the machine.
+ATOLL_API std::string to_nccl_xml(const Topology& topology);
 // Returns the NCCL settings that the machine needs in addition to NCCL's defaults: lines of
 // `NAME=value`, each below a comment with the reason. A shell can source the text.
 ATOLL_API std::string to_nccl_env(const Inspection& inspection);

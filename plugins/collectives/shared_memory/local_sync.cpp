@@ -29,7 +29,7 @@ constexpr auto yield_limit = 200us;
 constexpr int looks_between_clocks = 16;
 // Maximum time of one sleep. The awaited event wakes the rank; this limit bounds how late the rank
 // notices an abort or a deadline.
-constexpr auto longest_sleep = 5ms;
+constexpr auto longest_local_sleep = 5ms;
 
 }  // namespace
 
@@ -105,9 +105,9 @@ void LocalSync::wait(const Done& done, std::uint64_t target) {
     check(target);
     const auto is_over = [&] { return done() || team_.aborted.load(); };
     if (exchange_ != nullptr && exchange_->is_pending()) {
-      exchange_->sleep_until(is_over, longest_sleep);
+      exchange_->sleep_until(is_over, longest_local_sleep);
     } else {
-      transport_->sleep_until(is_over, longest_sleep);
+      transport_->sleep_until(is_over, longest_local_sleep);
     }
   }
 }

@@ -25,12 +25,12 @@ namespace {
 // can work at the same time. All rings of a rank together should stay in the caches.
 constexpr std::size_t piece_bytes = 128 * 1024;
 constexpr std::size_t largest_ring = 512 * 1024;
-constexpr std::size_t smallest_ring = 64 * 1024;
+constexpr std::size_t smallest_staging = 64 * 1024;
 constexpr std::size_t inbox_budget = 4 * 1024 * 1024;
 
 std::size_t ring_bytes_for(std::size_t rings) {
-  if (rings == 0) return smallest_ring;
-  return std::clamp(std::bit_floor(inbox_budget / rings), smallest_ring, largest_ring);
+  if (rings == 0) return smallest_staging;
+  return std::clamp(std::bit_floor(inbox_budget / rings), smallest_staging, largest_ring);
 }
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,

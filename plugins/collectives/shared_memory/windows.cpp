@@ -22,13 +22,13 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 // Identifies a message about a window: "atindow1".
-constexpr std::uint64_t message_magic = 0x31776f646e697461;
+constexpr std::uint64_t window_magic = 0x31776f646e697461;
 constexpr auto look_period = 5ms;
 constexpr auto retry_period = 100us;
 
 // Returns the address of a rank's socket, which is derived from the random name of the rank's
 // inbox.
-std::string address_of(const std::string& inbox) { return inbox + ".windows"; }
+std::string window_address(const std::string& inbox) { return inbox + ".windows"; }
 
 std::uintptr_t number_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
@@ -54,7 +54,7 @@ struct Windows::Message {
 Windows::Windows(const Team& team, const ShmTransport* transport)
     : team_(team), transport_(transport) {
   if (transport_ != nullptr)
-    passing_.emplace(address_of(transport_->inbox_name(transport_->self())));
+    passing_.emplace(window_address(transport_->inbox_name(transport_->self())));
 }
 
 // Sends a message, together with the file descriptor `fd` unless `fd` is -1. Returns false if the
@@ -62,7 +62,7 @@ Windows::Windows(const Team& team, const ShmTransport* transport)
 // again.
 bool Windows::send(int local, const Message& message, int fd) const {
   const auto peer = static_cast<std::size_t>(local);
-  const int error = passing_->send(address_of(transport_->inbox_name(peer)),
+  const int error = passing_->send(window_address(transport_->inbox_name(peer)),
                                    std::as_bytes(std::span(&message, 1)), fd);
   if (error == 0) return true;
   if (Passing::is_momentary(error)) return false;
@@ -80,7 +80,7 @@ bool Windows::receive_one() {
   auto parcel = passing_->receive(std::as_writable_bytes(std::span(&message, 1)));
   if (!parcel) return false;
   const bool ours = parcel->is_ours && parcel->bytes == sizeof(message) &&
-                    message.magic == message_magic && message.local >= 0 &&
+                    message.magic == window_magic && message.local >= 0 &&
                     static_cast<std::size_t>(message.local) < transport_->ranks().size() &&
                     message.number - windows_.size() <= 1;
   if (!ours) return true;
@@ -149,7 +149,7 @@ void Windows::add(void* memory, std::size_t bytes, const std::optional<shared_me
   if (transport_ != nullptr) {
     window.shared = file.has_value();
     window.parts.resize(transport_->ranks().size());
-    const Message mine{message_magic,
+    const Message mine{window_magic,
                        number,
                        file ? file->offset : 0,
                        bytes,

@@ -11,7 +11,6 @@
 #include "comm/placement/rank_environment.hpp"
 #include "core/agreement.hpp"
 #include "core/errors.hpp"
-#include "core/store_key.hpp"
 #include "core/text.hpp"
 #include "core/world_internals.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "atoll/communicator.hpp"
 #include "core/errors.hpp"
-#include "core/store_key.hpp"
+#include "core/store.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

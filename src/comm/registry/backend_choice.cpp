@@ -12,7 +12,6 @@
 
 #include "core/errors.hpp"
 #include "core/socket.hpp"
-#include "core/store_key.hpp"
 #include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {

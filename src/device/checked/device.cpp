@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "core/free_memory.hpp"
+#include "core/limits.hpp"
 #include "device/backend.hpp"
 #include "device/checked/guard.hpp"
 #include "device/checked/lifetimes.hpp"

@@ -47,7 +47,7 @@ class Failure {
   // `position` of the first wait on.
   void follow(std::uint64_t position, const std::shared_ptr<Failure>& other, std::uint64_t theirs) {
     if (other.get() == this) return;
-    std::vector<Source> gone;  // destroyed after the lock, since an untold error fails the World
+    std::vector<Source> gone;  // destroyed after the lock, since an unobserved error fails the World
     const std::lock_guard lock(mutex_);
     for (Source& source : sources_) {
       if (source.failure != other) continue;

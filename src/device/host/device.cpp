@@ -35,8 +35,7 @@
 
 #include "core/assert.hpp"
 #include "core/errors.hpp"
-#include "core/free_memory.hpp"
-#include "core/thread.hpp"
+#include "core/limits.hpp"
 #include "device/backend.hpp"
 #include "device/exact_sum.hpp"
 #include "device/host/kernels.hpp"

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "core/hash.hpp"
 #include "core/introduction.hpp"
+#include "core/text.hpp"
 
 namespace rendezvous_bench {
 namespace {
@@ -75,7 +75,7 @@ void Rank::fetch_keys() {
   for (int i = 0; i < keys_read; ++i) {
     packer.text(fmt::format("group/host/{}", (number_ + i * 7) % size_));
   }
-  send(Kind::get_all, packer.take());
+  send(Kind::get, packer.take());
 }
 
 void Rank::handle(const std::string& body) {

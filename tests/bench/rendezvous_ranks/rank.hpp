@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "core/socket.hpp"
-#include "core/store_handshake.hpp"
 #include "core/store_protocol.hpp"
 
 namespace rendezvous_bench {

@@ -73,6 +73,7 @@ def parse(arguments):
     parser.add_argument("--tokenizer", help="bytes, a tokenizer.json, a SentencePiece model, the folder "
                         "of a model, or ORG/NAME[@REVISION] in the Hub's local cache")
     parser.add_argument("--format", choices=("auto", *records.FORMATS), default="auto")
+    parser.add_argument("--ending", help="read all files as if their names had this ending, for example jsonl")
     parser.add_argument("--field", help="the key of the text in records of text; default: text")
     parser.add_argument("--template", metavar="FILE|NAME", help="chat template: a file, or the name of one of the "
                         "tokenizer's; default: tool_use for records with tools if it exists, else default")
@@ -121,7 +122,7 @@ def read_all(options):
     """All records of all files, and their format."""
     given_field = options.field
     options.field = given_field or "text"
-    found = itertools.chain.from_iterable(records.read(path, options.field) for path in options.input)
+    found = itertools.chain.from_iterable(records.read(path, options.field, options.ending) for path in options.input)
     first, problems = [], []  # the records up to the one that tells the format
     for place, record in found:
         first.append((place, record))

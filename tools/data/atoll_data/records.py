@@ -10,16 +10,16 @@ from .errors import DataError, need, parse_json
 FORMATS = ("alpaca", "chat", "completion", "text")
 
 
-def read(path, field="text"):
-    """Yields (place, record) of a file. A record is a dict, or the DataError of one that cannot be read
-    while those behind it can. place is for error messages."""
+def read(path, field="text", ending=None):
+    """Yields (place, record) of a file, whose name may have another ending than it should. A record is a dict, or the
+    DataError of one that cannot be read while those behind it can. place is for error messages."""
     path = Path(path)
     if path.is_dir():
         raise DataError(f"{path}: a folder; name the files in it")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     name = path.name[:-3] if path.name.endswith(".gz") else path.name
-    ending = name.rpartition(".")[2].lower()
+    ending = ending or name.rpartition(".")[2].lower()
     reader = {"jsonl": _lines, "ndjson": _lines, "json": _json, "parquet": _parquet, "arrow": _arrow,
               "feather": _arrow, "txt": _text, "md": _text, "text": _text}.get(ending)
     if ending in ("pdf", "doc", "docx", "epub", "html", "htm"):
@@ -139,7 +139,7 @@ def _rows(path, batches):
 
 
 def _text(path):
-    """Documents are separated by blank lines, as in atoll-train's own reader."""
+    """Documents are separated by blank lines."""
     with _open_text(path) as file:
         document, begin = [], 0
         for number, line in enumerate(itertools.chain(file, [""]), 1):

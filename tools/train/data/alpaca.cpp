@@ -1,12 +1,16 @@
-// Turns Alpaca records into rows. Prompt and output are tokenized together, since a tokenizer may
-// treat the start of a text differently. The output begins where the joint ids first differ from
-// those of the prompt alone.
+// Reads Alpaca records from JSON, and turns them into rows. Prompt and output are tokenized
+// together, since a tokenizer may treat the start of a text differently. The output begins where
+// the joint ids first differ from those of the prompt alone.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "data/loaders.hpp"
+#include "fail.hpp"
+#include "json_reader.hpp"
 
 namespace train {
 namespace {
@@ -14,17 +18,6 @@ namespace {
 // Generous bound on the bytes of one token. Text far beyond seq + 1 tokens is not encoded: with a
 // superlinear tokenizer, a single huge record could take minutes.
 constexpr std::size_t longest_piece = 128;
-
-using Reader = void (*)(const Source&, const RecordSink&);
-
-Dataset load(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer,
-             Reader reader) {
-  Dataset dataset(std::filesystem::path(source.file).filename().string());
-  AlpacaRows rows(spec, tokenizer, dataset);
-  reader(source, [&rows](const AlpacaRecord& record) { return rows.add(record); });
-  rows.finish();
-  return dataset;
-}
 
 }  // namespace
 
@@ -83,12 +76,32 @@ void AlpacaRows::finish() {
   }
 }
 
-Dataset load_alpaca_json(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer) {
-  return load(source, spec, tokenizer, read_alpaca_json);
+Dataset load_alpaca(std::string_view text, const std::string& file, const DataSpec& spec,
+                    const Tokenizer& tokenizer) {
+  const nlohmann::json list = parse_json(text, file);
+  if (!list.is_array()) fail(ErrorCode::bad_data, "{}: not a list of records", file);
+  Dataset dataset(std::filesystem::path(file).filename().string());
+  AlpacaRows rows(spec, tokenizer, dataset);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string name = fmt::format("record {}", i + 1);
+    if (!list[i].is_object()) fail(ErrorCode::bad_data, "{}: {}: not a record", file, name);
+    const JsonReader record(list[i], fmt::format("{}: {}", file, name));
+    if (!rows.add({record.text("instruction"), record.text_or("input", ""), record.text("output")}))
+      break;
+  }
+  rows.finish();
+  return dataset;
 }
 
-Dataset load_alpaca_jsonl(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer) {
-  return load(source, spec, tokenizer, read_alpaca_jsonl);
+bool is_small_alpaca(const std::filesystem::path& file) {
+  std::error_code missing;
+  const std::uintmax_t size = std::filesystem::file_size(file, missing);
+  if (missing) return true;
+  if (size > largest_alpaca) return false;
+  std::string start(std::size_t{64} << 10U, '\0');
+  std::ifstream(file, std::ios::binary)
+      .read(start.data(), static_cast<std::streamsize>(start.size()));
+  return start.find('[') < start.find('{') && start.find("\"instruction\"") < start.find('}');
 }
 
 }  // namespace train

@@ -60,9 +60,6 @@ TrainOn train_on_from_name(std::string_view name) {
 
 namespace {
 
-// The full Alpaca file has 23 MB. The loaders of text and JSON keep the whole file in memory.
-constexpr std::uintmax_t largest_file = 1U << 30U;
-
 void check(const DataSpec& spec, const SourceSpec& source, const Tokenizer& tokenizer) {
   const bool copies = source.kind == SourceKind::copy;
   const bool random = source.kind == SourceKind::synthetic;
@@ -77,24 +74,7 @@ void check(const DataSpec& spec, const SourceSpec& source, const Tokenizer& toke
       spec.model.vocabulary);
 }
 
-// PowerShell and spreadsheets write UTF-16: a byte order mark, or zeros beside ASCII characters.
-void check_encoding(std::string_view bytes, std::string_view file) {
-  const std::string_view start = bytes.substr(0, 2);
-  if (start == "\xff\xfe" || start == "\xfe\xff" || start.find('\0') != std::string_view::npos) {
-    fail(ErrorCode::bad_data,
-         "{}: byte 0: not UTF-8, but UTF-16 or binary: convert text with iconv -f UTF-16 -t UTF-8 "
-         "{} > NEW",
-         file, file);
-  }
-}
-
 Dataset load(const DataSpec& spec, const SourceSpec& source, const Tokenizer& tokenizer) {
-  const auto whole = [&](Dataset (*loader)(const Source&, const DataSpec&, const Tokenizer&)) {
-    const std::string bytes = read_file(source.path, largest_file);
-    const std::string name = source.path.string();
-    check_encoding(bytes, name);
-    return loader({bytes, name}, spec, tokenizer);
-  };
   switch (source.kind) {
     case SourceKind::demo:
       return make_demo(spec, tokenizer);
@@ -102,20 +82,19 @@ Dataset load(const DataSpec& spec, const SourceSpec& source, const Tokenizer& to
       return make_random(spec, tokenizer);
     case SourceKind::copy:
       return make_copy(spec);
-    case SourceKind::alpaca_list:
-      return whole(load_alpaca_json);
-    case SourceKind::alpaca_lines:
-      return whole(load_alpaca_jsonl);
-    case SourceKind::text:
-      return whole(load_text);
+    case SourceKind::alpaca:
+      return load_alpaca(read_file(source.path, largest_alpaca), source.path.string(), spec,
+                         tokenizer);
     case SourceKind::token_file:
       return load_token_file(TokenFile::open(source.path), spec, tokenizer);
     case SourceKind::raw_ids:
       return load_token_file(TokenFile::open_raw(source.path, token_type_from_name(spec.data_type),
                                                  tokenizer.vocab_size()),
                              spec, tokenizer);
+    case SourceKind::other:
+      break;
   }
-  fail(ErrorCode::internal, "data {}: unknown kind", source.text);
+  fail(ErrorCode::internal, "data {}: not converted", source.text);
 }
 
 Dataset open_source(const DataSpec& spec, const SourceSpec& source, const Tokenizer& tokenizer) {
@@ -129,10 +108,8 @@ Dataset open_source(const DataSpec& spec, const SourceSpec& source, const Tokeni
     dataset.warnings.push_back(fmt::format("{}: {} samples requested, {} available", dataset.name(),
                                            spec.samples, dataset.size()));
   }
-  if (dataset.statistics.empty()) {
+  if (dataset.statistics.empty())
     dataset.statistics.push_back(measure(*dataset.rows(), dataset.name()));
-    dataset.statistics.back().is_joined = source.kind == SourceKind::text;
-  }
   dataset.statistics.front().weight = source.weight;
   return dataset;
 }

@@ -29,9 +29,8 @@ struct SetStatistics {
   std::string name;
   double weight = 1;
   std::int64_t documents = 0;
-  bool is_joined = false;  // texts are joined and cut, so that a document is a row
   std::int64_t samples = 0;
-  std::int64_t tokens = 0;   // of all documents; of those kept if the file is text
+  std::int64_t tokens = 0;   // of all documents; of those kept if the file is Alpaca
   std::int64_t trained = 0;  // tokens that are targets
   std::int64_t shortest = 0, longest = 0, percentile95 = 0;  // tokens of a document
   double mean = 0;                                           // of the same documents
@@ -111,9 +110,8 @@ enum class TrainOn {
 TrainOn train_on_from_name(std::string_view name);
 
 struct DataSpec {
-  // Sources separated by commas: demo, synthetic, synthetic:copy, or a file whose name ends in
-  // .tok, .json, .jsonl, .txt or .md. The prefixes tok:, raw:, json:, jsonl: and text: override the
-  // ending. Each may be followed by :WEIGHT. See sources.hpp.
+  // Sources separated by commas: demo, synthetic, synthetic:copy, or a file. Each may be followed
+  // by :WEIGHT. See sources.hpp.
   std::string data = "demo";
   // uint16 or uint32: the type of files of raw ids, which have another ending or the prefix raw:.
   std::string data_type = "";

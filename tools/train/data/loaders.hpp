@@ -1,7 +1,8 @@
 // Loaders of each kind of data. open_dataset() selects one.
 #pragma once
 
-#include <functional>
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -10,40 +11,16 @@
 
 namespace train {
 
-// The contents of a file, and its name for error messages.
-struct Source {
-  std::string_view text;
-  std::string_view file;
-};
-
-// The remedy for a file that only atoll-data can read: "convert the file once: atoll-data ..."
-// (sources.cpp).
-std::string conversion_hint(std::string_view file);
-
-// Functions of alpaca_json.cpp.
-
-// One Alpaca record. `instruction` and `output` are required, `input` may be absent, null or empty.
-// Other keys are ignored.
+// One Alpaca record; `input` may be empty.
 struct AlpacaRecord {
   std::string instruction;
   std::string input;
   std::string output;
 };
 
-// Receives records in file order. Returning false stops reading at once.
-using RecordSink = std::function<bool(const AlpacaRecord&)>;
-
-// A JSON list of records. Throws Error(bad_data) with file and byte offset.
-void read_alpaca_json(const Source& source, const RecordSink& sink);
-
-// One record per line; blank lines are skipped. Throws Error(bad_data) with file, line and byte.
-void read_alpaca_jsonl(const Source& source, const RecordSink& sink);
-
-// Functions of alpaca.cpp.
-
-// Turns records into rows: bos, prompt, output, eos, cut to seq + 1 tokens, of which the last is
-// only a target. Labels begin at the output. A record is dropped and counted if its output does not
-// begin within the row.
+// Turns records into rows (alpaca.cpp): bos, prompt, output, eos, cut to seq + 1 tokens, of which
+// the last is only a target. Labels begin at the output. A record is dropped and counted if its
+// output does not begin within the row.
 class AlpacaRows {
  public:
   AlpacaRows(const DataSpec& spec, const Tokenizer& tokenizer, Dataset& dataset) noexcept
@@ -66,13 +43,18 @@ class AlpacaRows {
 // The text before the output: the usual Alpaca headings without their preface.
 std::string alpaca_prompt(const AlpacaRecord& record);
 
-Dataset load_alpaca_json(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
-Dataset load_alpaca_jsonl(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
+// Bytes of the largest file that load_alpaca() is for; it keeps the whole file in memory. The full
+// Alpaca file has 23 MB.
+inline constexpr std::uintmax_t largest_alpaca = std::uintmax_t{64} << 20U;
 
-// Loads documents separated by blank lines (text.cpp). Each becomes bos, text, eos; the joined
-// stream is cut into rows of seq predictions, of which the last may be shorter. Attention crosses
-// documents within a row. Throws Error(bad_data) with the offset of a byte that is not UTF-8.
-Dataset load_text(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
+// The rows of a JSON list of records. `instruction` and `output` are required, `input` may be
+// absent, null or empty, and other keys are ignored. Throws Error(bad_data) that names the file and
+// the byte or the record.
+Dataset load_alpaca(std::string_view text, const std::string& file, const DataSpec& spec,
+                    const Tokenizer& tokenizer);
+
+// Whether load_alpaca() is for the file, by its size and first record, or it cannot be read.
+bool is_small_alpaca(const std::filesystem::path& file);
 
 // The rows of a token file (token_rows.cpp): documents cut to seq + 1 tokens, or, if they are
 // joined, the stream cut into rows of seq predictions. Documents without a target in their row are

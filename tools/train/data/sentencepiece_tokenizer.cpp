@@ -18,14 +18,6 @@ class SentencePieceTokenizer final : public Tokenizer {
   explicit SentencePieceTokenizer(const std::filesystem::path& file)
       : name_(file.filename().string()) {
     const std::string bytes = read_file(file, largest_model);
-    if (file.extension() == ".json") {
-      fail(
-          ErrorCode::bad_data,
-          "--tokenizer {}: not a SentencePiece model: convert the data once with atoll-data, which "
-          "reads this tokenizer: atoll-data FILE --tokenizer {} -o FILE.tok; then use --data "
-          "FILE.tok without --tokenizer",
-          file.string(), file.string());
-    }
     digest_ = sha256(bytes);
     check_sentencepiece_file(bytes, file.string());
     const auto status = processor_.LoadFromSerializedProto(bytes);

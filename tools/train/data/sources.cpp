@@ -7,7 +7,7 @@
 #include <optional>
 #include <system_error>
 
-#include "data/loaders.hpp"
+#include "data/file.hpp"
 #include "data/token_file.hpp"
 #include "fail.hpp"
 
@@ -18,15 +18,16 @@ struct Kind {
   std::string_view name;  // file extension without the dot, or prefix as in json:FILE
   SourceKind kind;
 };
-constexpr Kind kinds[] = {{"json", SourceKind::alpaca_list}, {"jsonl", SourceKind::alpaca_lines},
-                          {"txt", SourceKind::text},         {"md", SourceKind::text},
-                          {"text", SourceKind::text},        {"tok", SourceKind::token_file},
-                          {"raw", SourceKind::raw_ids}};
+constexpr Kind kinds[] = {
+    {"json", SourceKind::alpaca}, {"tok", SourceKind::token_file}, {"raw", SourceKind::raw_ids},
+    {"jsonl", SourceKind::other}, {"ndjson", SourceKind::other},   {"txt", SourceKind::other},
+    {"md", SourceKind::other},    {"text", SourceKind::other},     {"parquet", SourceKind::other},
+    {"arrow", SourceKind::other}, {"feather", SourceKind::other},  {"gz", SourceKind::other}};
 constexpr Kind generated[] = {{"demo", SourceKind::demo},
                               {"synthetic", SourceKind::synthetic},
                               {"synthetic:copy", SourceKind::copy}};
-// Data that only the converter reads.
-constexpr std::string_view convertible[] = {"parquet", "arrow", "feather"};
+
+constexpr std::uintmax_t largest_tokenizer = std::uintmax_t{256} << 20U;
 
 bool exists(const std::string& path) {
   std::error_code ignored;
@@ -70,7 +71,10 @@ SourceSpec parse_source(std::string text, const std::string& data_type) {
   const auto* found = std::end(kinds);
   if (colon != std::string::npos) {
     found = std::ranges::find(kinds, std::string_view(text).substr(0, colon), &Kind::name);
-    if (found != std::end(kinds)) source.path = text.substr(colon + 1);
+    if (found != std::end(kinds)) {
+      source.ending = found->name;
+      source.path = text.substr(colon + 1);
+    }
   }
   if (found == std::end(kinds)) {
     found = std::ranges::find(kinds, extension_of(source.path), &Kind::name);
@@ -78,14 +82,12 @@ SourceSpec parse_source(std::string text, const std::string& data_type) {
   if (found != std::end(kinds)) {
     source.kind = found->kind;
   } else {
-    require(std::ranges::find(convertible, extension_of(source.path)) == std::end(convertible),
-            "data {}: {}", text, conversion_hint(text));
     require(!is_folder(source.path), "data {}: a folder; name the files in it", text);
     require(!data_type.empty(),
-            "data {}: use demo, synthetic, synthetic:copy, or a .tok, .json, .jsonl, .txt or .md "
-            "file (tok:FILE, json:FILE, jsonl:FILE, text:FILE for other names); for raw ids, add "
-            "--data-type uint16 or uint32; other formats: {}",
-            text, conversion_hint(text));
+            "data {}: use demo, synthetic, synthetic:copy, or a .tok, .json, .jsonl, .txt, .md, "
+            ".parquet or .arrow file (tok:FILE, json:FILE, jsonl:FILE, text:FILE for other names); "
+            "for raw ids, add --data-type uint16 or uint32",
+            text);
     source.kind = SourceKind::raw_ids;
   }
   require(source.kind != SourceKind::raw_ids || !data_type.empty(),
@@ -147,10 +149,9 @@ std::unique_ptr<const Tokenizer> ids_of(const std::string& what) {
 
 }  // namespace
 
-std::string conversion_hint(std::string_view file) {
-  const std::filesystem::path path(file);
-  return fmt::format("convert the file once: atoll-data {} --tokenizer TOKENIZER -o {}", file,
-                     std::filesystem::path(path).replace_extension(".tok").string());
+bool is_generated(const SourceSpec& source) noexcept {
+  return source.kind == SourceKind::demo || source.kind == SourceKind::synthetic ||
+         source.kind == SourceKind::copy;
 }
 
 std::vector<SourceSpec> parse_sources(const std::string& data, const std::string& data_type) {
@@ -167,16 +168,39 @@ std::vector<SourceSpec> parse_sources(const std::string& data, const std::string
   return sources;
 }
 
+std::string replace_sources(const std::string& data, const std::string& data_type,
+                            const std::function<std::string(const SourceSpec&)>& text) {
+  std::string replaced;
+  for (const SourceSpec& source : parse_sources(data, data_type)) {
+    if (!replaced.empty()) replaced += ',';
+    replaced += text(source);
+    if (source.weight != 1) replaced += fmt::format(":{}", source.weight);
+  }
+  return replaced;
+}
+
 std::unique_ptr<const Tokenizer> tokenizer_for(const std::string& what, const std::string& data,
                                                const std::string& data_type) {
   if (what.starts_with("ids:")) return ids_of(what);
-  if (what != "auto") return open_tokenizer(what);
+  const bool is_json = what.ends_with(".json");
+  if (what != "auto" && !is_json) return open_tokenizer(what);
   const auto sources = parse_sources(data, data_type);
-  for (const SourceSpec& source : sources) {
-    if (source.kind == SourceKind::token_file) {
-      return std::make_unique<IdTokenizer>(TokenFile::open(source.path, Verify::structure));
+  const auto tokens = std::ranges::find(sources, SourceKind::token_file, &SourceSpec::kind);
+  if (tokens != sources.end()) {
+    auto ids = std::make_unique<IdTokenizer>(TokenFile::open(tokens->path, Verify::structure));
+    const bool is_unknown = ids->digest() == TokenizerDigest{};
+    if (is_json && !is_unknown && ids->digest() != sha256(read_file(what, largest_tokenizer))) {
+      fail(ErrorCode::mismatch,
+           "{}: was made with another tokenizer than --tokenizer {}: leave --tokenizer out, or "
+           "convert the data again",
+           tokens->text, what);
     }
+    return ids;
   }
+  require(!is_json,
+          "--tokenizer {}: only atoll-data reads it, and these data are not converted: use "
+          "--tokenizer bytes, or the path of a SentencePiece model",
+          what);
   for (const SourceSpec& source : sources) {
     require(source.kind != SourceKind::raw_ids,
             "data {}: raw ids do not say how many there are: add --tokenizer ids:N (for example "

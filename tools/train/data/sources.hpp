@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,26 +15,34 @@ enum class SourceKind {
   demo,
   synthetic,
   copy,
-  alpaca_list,   // .json
-  alpaca_lines,  // .jsonl
-  text,          // .txt, .md
-  token_file,    // .tok
-  raw_ids,       // other files with --data-type
+  alpaca,      // .json: Alpaca, or records that atoll-data converts
+  token_file,  // .tok
+  raw_ids,     // files with other endings and --data-type
+  other,       // files that atoll-data converts
 };
 
 struct SourceSpec {
   SourceKind kind = SourceKind::demo;
-  std::string text;  // as given, without the weight; for error messages
+  std::string text;    // as given, without the weight; for error messages
+  std::string ending;  // of the prefix "jsonl:", which overrides that of the name; "" without one
   std::filesystem::path path;
   double weight = 1;
 };
 
-// Splits `data`, which DataSpec describes. Throws Error(invalid_argument) for an unknown kind of
-// data or a weight that is not above 0.
+bool is_generated(const SourceSpec& source) noexcept;
+
+// Splits `data`, which DataSpec describes. A source may have the prefix of an ending, as in
+// jsonl:FILE. Throws Error(invalid_argument) for an unknown kind of data or a weight that is not
+// above 0.
 std::vector<SourceSpec> parse_sources(const std::string& data, const std::string& data_type);
 
-// The tokenizer of a run. `what` is auto, bytes, the path of a SentencePiece model, or ids:N: N ids
-// without text. auto takes the ids of the first token file, and bytes if there is none. Throws like
+// Returns `data` with the text that `text` returns for each source, and with the same weights.
+std::string replace_sources(const std::string& data, const std::string& data_type,
+                            const std::function<std::string(const SourceSpec&)>& text);
+
+// The tokenizer of a run. `what` is auto, bytes, the path of a SentencePiece model, that of a
+// tokenizer.json, or ids:N: N ids without text. auto takes the ids of the first token file, and
+// bytes if there is none. A tokenizer.json needs a token file that was made with it. Throws like
 // open_tokenizer() and TokenFile::open().
 std::unique_ptr<const Tokenizer> tokenizer_for(const std::string& what, const std::string& data,
                                                const std::string& data_type);

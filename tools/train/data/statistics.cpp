@@ -82,10 +82,11 @@ std::vector<std::string> statistics_lines(const Dataset& dataset) {
   for (std::size_t s = 0; s < dataset.statistics.size(); ++s) {
     const SetStatistics& set = dataset.statistics[s];
     std::string line = fmt::format(
-        "data {}: {} {}, {} tokens ({} to {} each, mean {:.0f}, 95 % have at most {}), {:.1f} % "
+        "data {}: {} documents, {} tokens ({} to {} each, mean {:.0f}, 95 % have at most {}), "
+        "{:.1f} % "
         "trained, {} samples",
-        set.name, grouped(set.documents), set.is_joined ? "rows" : "documents", grouped(set.tokens),
-        grouped(set.shortest), grouped(set.longest), set.mean, grouped(set.percentile95),
+        set.name, grouped(set.documents), grouped(set.tokens), grouped(set.shortest),
+        grouped(set.longest), set.mean, grouped(set.percentile95),
         100 * static_cast<double>(set.trained) /
             static_cast<double>(std::max<std::int64_t>(set.tokens, 1)),
         grouped(set.samples));

@@ -99,25 +99,6 @@ std::vector<std::string> chosen(const std::vector<std::string>& names,
 
 }  // namespace
 
-void check_adapters(const RunOptions& options) {
-  require(options.lora_rank >= 0, "--lora-rank: must not be negative");
-  require(options.lora_alpha >= 0, "--lora-alpha: must not be negative");
-  if (options.lora_rank == 0) {
-    require(options.lora_alpha == 0 && options.lora_targets.empty() && options.lora_base.empty(),
-            "--lora-alpha, --lora-targets and --lora-base: need --lora-rank");
-    require(!options.lora_merge, "--lora-merge: needs --lora-rank");
-    return;
-  }
-  require(options.lora_base.empty() || options.lora_base == "int8",
-          "--lora-base {}: use int8, or leave it out", options.lora_base);
-  require(options.lora_base.empty() || !options.lora_merge,
-          "--lora-merge: the base is in 8 bits, and merging would lose what the rounding has left "
-          "out; export the adapters, and merge them into the original weights with peft");
-  require(options.lora_merge || !options.export_weights.ends_with(".safetensors"),
-          "--export {}: adapters need a folder; use one, or --lora-merge for the whole model",
-          options.export_weights);
-}
-
 Adapters adapters_of(const RunOptions& options, const ModelConfig& model) {
   if (options.lora_rank == 0) return {};
   const double alpha =

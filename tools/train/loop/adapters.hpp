@@ -12,10 +12,6 @@
 
 namespace train {
 
-// Checks --lora-rank, --lora-alpha, --lora-base, --lora-merge and --export. Throws Error(invalid_argument) that
-// names the flag.
-void check_adapters(const RunOptions& options);
-
 // Returns the adapters that the flags ask for. --lora-targets has shell patterns (with * ? [...]),
 // each of which must match a matrix of a layer of `model`: its Hugging Face name without ".weight",
 // such as model.layers.0.self_attn.q_proj, or what follows a dot of the name, such as q_proj. Throws

@@ -43,19 +43,22 @@ void forward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, con
   if (model.tied) const auto table = pass.forward(engine.unit(unit_name(model, 0)));
 }
 
-void backward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, const Step& step) {
+void backward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, const Step& step,
+              const ObserveGradients& observe) {
   const ModelConfig& model = decoder.config();
   std::optional<fsdp::BackwardScope> table;
   if (model.tied) table.emplace(pass.backward(engine.unit(unit_name(model, 0))));
   for (std::size_t u = decoder.units(); u-- > 0;) {
     {
-      const auto scope = pass.backward(engine.unit(unit_name(model, u)));
+      fsdp::Unit& unit = engine.unit(unit_name(model, u));
+      const auto scope = pass.backward(unit);
       const auto owner = [&](std::string_view name) -> const fsdp::BackwardScope& {
         return table && name == table_name ? *table : scope;
       };
       decoder.backward(
           step, u, [&](std::string_view name) { return owner(name)[name]; },
           [&](std::string_view name) { return gradient_of(owner(name), name); });
+      if (observe) observe(unit, scope);
     }
     // Backward begins with the head. If the embedding is tied to the head, only the head uses its
     // table in this pass, so the table is not needed any more.
@@ -151,9 +154,9 @@ void evaluate_micro_batch(fsdp::Engine& engine, fsdp::Pass pass, const Decoder& 
 }
 
 void train_micro_batch(fsdp::Engine& engine, fsdp::Pass pass, const Decoder& decoder,
-                       const Step& step) {
+                       const Step& step, const ObserveGradients& observe) {
   forward(engine, pass, decoder, step);
-  backward(engine, pass, decoder, step);
+  backward(engine, pass, decoder, step, observe);
 }
 
 }  // namespace train

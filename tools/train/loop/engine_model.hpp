@@ -2,6 +2,7 @@
 // batch with weights and gradients in the engine's buckets.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,14 @@ std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::stri
 // Returns how many of them the engine keeps in 8 bits (Adapters::int8_base).
 std::uint64_t quantized_count(const ModelConfig& model);
 
+// Called after the gradients of a unit have been enqueued, and before they are reduced. May enqueue
+// work on the step's stream that reads them.
+using ObserveGradients =
+    std::function<void(const atoll::fsdp::Unit&, const atoll::fsdp::BackwardScope&)>;
+
 // Enqueues forward and backward of one micro batch on the step's stream.
 void train_micro_batch(atoll::fsdp::Engine& engine, atoll::fsdp::Pass pass, const Decoder& decoder,
-                       const Step& step);
+                       const Step& step, const ObserveGradients& observe = {});
 
 // Enqueues forward of one micro batch on the step's stream, and adds its loss to the total.
 void evaluate_micro_batch(atoll::fsdp::Engine& engine, atoll::fsdp::Pass pass,

@@ -5,7 +5,6 @@
 #include "data/sources.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/model_source.hpp"
-#include "loop/shared_files.hpp"
 #include "loop/trainer_state.hpp"
 
 namespace train {
@@ -63,8 +62,7 @@ double Trainer::evaluation_loss() {
 
 void show_data(atoll::World& world, RunOptions options) {
   check(options);
-  share_files(world, options);
-  choose_tokenizer(options);
+  fetch_inputs(world, options);
   const auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   const ModelConfig model = find_model(options, *tokenizer).config;
   const RunData data = open_data(options, *tokenizer, model);

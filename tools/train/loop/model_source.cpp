@@ -192,55 +192,49 @@ namespace {
 // reports.
 fs::path folder_of_model(const RunOptions& options) {
   const std::string& text = has_init(options) ? options.init : options.model;
-  if (is_preset(text)) return {};
+  const fs::path place = is_preset(text) ? fs::path() : local_model(text);
   std::error_code ignored;
-  const fs::path place = local_model(text);
   if (place.empty() || fs::is_directory(place, ignored)) return place;
   return fs::absolute(place).parent_path();
 }
 
 bool is_text(const SourceSpec& source) {
-  return source.kind == SourceKind::demo || source.kind == SourceKind::text ||
-         source.kind == SourceKind::alpaca_list || source.kind == SourceKind::alpaca_lines;
+  return source.kind == SourceKind::demo || source.kind == SourceKind::alpaca ||
+         source.kind == SourceKind::other;
 }
 
-// The SentencePiece model in a folder. Throws if the folder's tokenizer is one that only atoll-data
-// reads; empty if there is none.
-std::string tokenizer_in(const fs::path& folder, const std::string& flag,
-                         const std::vector<SourceSpec>& sources) {
+// The file of the tokenizer in a folder; empty if there is none.
+fs::path tokenizer_in(const fs::path& folder) {
   std::error_code ignored;
-  if (fs::exists(folder / "tokenizer.model", ignored)) return (folder / "tokenizer.model").string();
-  if (!fs::exists(folder / "tokenizer.json", ignored)) return "";
-  const auto file = std::ranges::find_if(
-      sources, [](const SourceSpec& source) { return source.kind != SourceKind::demo; });
-  fail(ErrorCode::unsupported,
-       "{}: only atoll-data reads the tokenizer.json in it: convert the data: atoll-data {} "
-       "--tokenizer {} -o FILE.tok, and use --data FILE.tok; or use --tokenizer bytes",
-       flag, file == sources.end() ? "DATA" : file->path.string(), folder.string());
+  for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
+    if (fs::exists(folder / name, ignored)) return folder / name;
+  }
+  return {};
 }
 
 }  // namespace
 
 void choose_tokenizer(RunOptions& options) {
   std::error_code ignored;
-  const auto sources = parse_sources(options.data, options.data_type);
   const bool is_auto = options.tokenizer == "auto";
-  const bool is_kind = options.tokenizer == "bytes" || options.tokenizer.starts_with("ids:");
-  if (!is_auto && !is_kind && fs::is_directory(options.tokenizer, ignored)) {
-    const fs::path folder = options.tokenizer;
-    options.tokenizer = tokenizer_in(folder, "--tokenizer " + folder.string(), sources);
-    require(!options.tokenizer.empty(), "--tokenizer {}: no tokenizer.model in this folder",
+  if (!is_auto && options.tokenizer != "bytes") {
+    const fs::path folder = local_model(options.tokenizer);
+    if (!fs::is_directory(folder, ignored)) return;
+    const fs::path file = tokenizer_in(folder);
+    require(!file.empty(),
+            "--tokenizer {}: no tokenizer.model and no tokenizer.json in this folder",
             folder.string());
+    options.tokenizer = file;
   }
   // Ids say themselves how many there are.
+  const auto sources = parse_sources(options.data, options.data_type);
   if (!is_auto || !std::ranges::all_of(sources, is_text)) return;
   const fs::path folder = folder_of_model(options);
   if (folder.empty()) return;
   if (has_adapters(folder) && !fs::exists(folder / "config.json", ignored)) {
     refuse_adapters(folder, options);
   }
-  const std::string found = tokenizer_in(folder, model_flag(options), sources);
-  if (!found.empty()) options.tokenizer = found;
+  if (const fs::path file = tokenizer_in(folder); !file.empty()) options.tokenizer = file;
 }
 
 std::string unapplied_adapters(const ModelSource& source) {

@@ -22,9 +22,9 @@ struct ModelSource {
 // file, and for a folder that has adapters (LoRA) and no model.
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer);
 
-// Sets --tokenizer to the path of a SentencePiece model if it names a folder, or if it is auto, the
-// data are text and the model's folder has one. Throws Error(unsupported) if the folder has only a
-// tokenizer.json.
+// Sets --tokenizer to the path of a tokenizer.model or tokenizer.json if it names a folder or a model
+// on the Hub, or if it is auto, the data are text and the model's folder has one. Throws
+// Error(invalid_argument) for a folder without one.
 void choose_tokenizer(RunOptions& options);
 
 // The file or folder that --model or --init names, also in the Hub's local cache; empty if this

@@ -18,16 +18,6 @@
 namespace train {
 namespace {
 
-// Calls `check` and adds the flag to its error.
-template <class Check>
-void check_flag(const char* flag, const Check& check) {
-  try {
-    check();
-  } catch (const Error& error) {
-    fail(error.code(), "{}: {}", flag, error.what());
-  }
-}
-
 // Whether all ranks of a collective throw the same Error with this code, so that they can go on. The
 // others may be the error of one rank, for which the rest of the job waits.
 bool is_shared(ErrorCode code) {

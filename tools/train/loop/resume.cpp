@@ -24,21 +24,9 @@ namespace fs = std::filesystem;
 namespace fsdp = atoll::fsdp;
 using nlohmann::json;
 
-const std::vector<std::string> names{"data",      "seed",   "global_batch",
-                                     "optimizer", "frozen", "model"};
-
 json optimizer_settings(const RunOptions& options) {
-  json settings{{"name", options.optimizer},
-                {"weight_decay", options.weight_decay},
-                {"decay", options.decay},
-                {"clip", options.clip},
-                {"group", options.group}};
-  if (options.optimizer != "sgd") {
-    settings["beta1"] = options.beta1;
-    settings["beta2"] = options.beta2;
-    settings["epsilon"] = options.epsilon;
-  }
-  if (options.optimizer == "muon") settings["momentum"] = options.momentum;
+  json settings = to_json(options, Use::resumed);
+  settings["name"] = options.optimizer;
   return settings;
 }
 
@@ -303,21 +291,6 @@ Extra same_run(const RunOptions& options, const Setup& setup, const fsdp::Engine
           {"optimizer", optimizer_settings(options).dump()},
           {"frozen", frozen_names(engine).dump()},
           {"model", model_shape(setup.model).dump()}};
-}
-
-void check_resume(const RunOptions& options) {
-  for (const std::string& name : options.resume_with_changes) {
-    require(std::ranges::find(names, name) != names.end(),
-            "--resume-with-changes {}: use names of {}", name, fmt::join(names, ", "));
-  }
-  require(options.resume_with_changes.empty() || !options.resume.empty(),
-          "--resume-with-changes: needs --resume");
-  // With auto, --init is where the first job of several starts.
-  const bool starts_twice = !options.resume.empty() && options.resume != "auto" &&
-                            !options.init.empty() && options.init != "none";
-  require(!starts_twice,
-          "--init {}: the checkpoint of --resume has the weights; remove one of the two flags",
-          options.init);
 }
 
 std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& options,

@@ -21,9 +21,6 @@ using Extra = std::map<std::string, std::string>;
 // --resume-with-changes uses: data, seed, global_batch, optimizer, frozen and model.
 Extra same_run(const RunOptions& options, const Setup& setup, const atoll::fsdp::Engine& engine);
 
-// Throws Error(invalid_argument) for a name in --resume-with-changes that same_run() does not have.
-void check_resume(const RunOptions& options);
-
 // Loads the checkpoint of --resume. Returns the number of completed steps, or nothing if --resume is
 // auto and there is no checkpoint. With auto, a damaged checkpoint is skipped with a warning.
 // Collective. Throws the errors of RunOptimizer::load(), Error(mismatch) for a checkpoint of another

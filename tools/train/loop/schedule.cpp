@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "fail.hpp"
-
 namespace train {
 namespace {
 
@@ -22,21 +20,6 @@ double decayed(const RunOptions& options, std::int64_t first, std::int64_t step)
 }
 
 }  // namespace
-
-void check_schedule(const RunOptions& options) {
-  require(options.lr_min_ratio >= 0 && options.lr_min_ratio <= 1,
-          "--lr-min-ratio: must be from 0 to 1");
-  require(options.lr_min_ratio == 0 || options.lr_schedule != "constant",
-          "--lr-min-ratio: needs --lr-schedule linear, cosine or wsd");
-  require(options.lr_decay_steps >= 0, "--lr-decay-steps: must not be negative");
-  require(options.lr_decay_steps == 0 || options.lr_schedule == "wsd",
-          "--lr-decay-steps: needs --lr-schedule wsd");
-  require(options.lr_schedule != "wsd" ||
-              options.lr_warmup + decay_steps(options) <= options.steps ||
-              options.lr_decay_steps == 0,
-          "--lr-decay-steps {}: with --lr-warmup {} it exceeds --steps {}", options.lr_decay_steps,
-          options.lr_warmup, options.steps);
-}
 
 double learning_rate(const RunOptions& options, std::int64_t step) {
   if (step < options.lr_warmup) {

@@ -7,9 +7,6 @@
 
 namespace train {
 
-// Checks the options of the schedule. Throws Error(invalid_argument) that names the flag.
-void check_schedule(const RunOptions& options);
-
 // The learning rate at step `step`, counted from 0, as Hugging Face's schedulers define it. It rises
 // linearly from 0, which is the rate of the first step, and reaches --lr at step --lr-warmup. Then
 // it stays (constant), or falls to --lr-min-ratio x --lr at --steps: along a line (linear), along

@@ -15,6 +15,7 @@
 #include "data/loaders.hpp"
 #include "data/sources.hpp"
 #include "fail.hpp"
+#include "loop/conversion.hpp"
 #include "loop/exporting.hpp"
 #include "loop/gather_choice.hpp"
 #include "loop/model_source.hpp"
@@ -144,11 +145,7 @@ std::string fingerprint(const std::vector<fs::path>& weights) {
 }
 
 void compare_flags(atoll::World& world, const RunOptions& options) {
-  auto flags = to_json(options);
-  flags.erase("threads");
-  flags["out"] = options.out;
-  flags["run_name"] = options.run_name;
-  compare(world, "flags", flags.dump(), flag_difference);
+  compare(world, "flags", to_json(options, Use::compared).dump(), flag_difference);
 }
 
 // The default name of a run depends on the files that a rank has, and so does its folder.
@@ -178,9 +175,8 @@ void compare_files(atoll::World& world, const RunOptions& options, const ModelCo
           than("other data of the evaluation than rank {} (another copy of the file?)"));
 }
 
-// Chooses and opens the tokenizer, which must be the same on all ranks.
-std::unique_ptr<const Tokenizer> run_tokenizer(atoll::World& world, RunOptions& options) {
-  choose_tokenizer(options);
+// Opens the tokenizer, which must be the same on all ranks.
+std::unique_ptr<const Tokenizer> run_tokenizer(atoll::World& world, const RunOptions& options) {
   auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   std::string digest(tokenizer->name());
   for (const std::byte byte : tokenizer->digest())
@@ -363,8 +359,13 @@ RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const M
 }
 
 void compare_modes(atoll::World& world, const RunOptions& options) {
-  const nlohmann::json modes{{"dry_run", options.dry_run}, {"show_data", options.show_data}};
-  compare(world, "modes", modes.dump(), flag_difference);
+  compare(world, "modes", to_json(options, Use::early).dump(), flag_difference);
+}
+
+void fetch_inputs(atoll::World& world, RunOptions& options) {
+  share_files(world, options);
+  choose_tokenizer(options);
+  if (convert_data(world, options)) share_files(world, options);
 }
 
 Setup prepare(atoll::World& world, RunOptions& options) {
@@ -372,7 +373,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   check_results(world, options, run_directory(options.out, run_name(options)));
   compare_flags(world, options);
   const std::string given = options.init.empty() ? options.model : options.init;
-  share_files(world, options);
+  fetch_inputs(world, options);
   compare_names(world, options);
   auto tokenizer = run_tokenizer(world, options);
   const ModelSource source = find_model(options, *tokenizer);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -43,6 +42,7 @@ struct Place {
   fs::path path;   // on this rank; empty if it lacks the place
   bool is_model = false;
   bool needs_weights = false;
+  bool is_converted = false;  // only rank 0 reads it
 };
 
 Place model_place(const std::string& flag, const std::string& text, bool needs_weights) {
@@ -52,11 +52,6 @@ Place model_place(const std::string& flag, const std::string& text, bool needs_w
 Place file_place(const std::string& flag, const fs::path& path) {
   std::error_code ignored;
   return {flag, path, fs::exists(path, ignored) ? path : fs::path()};
-}
-
-bool is_file_source(const SourceSpec& source) {
-  return source.kind != SourceKind::demo && source.kind != SourceKind::synthetic &&
-         source.kind != SourceKind::copy;
 }
 
 bool is_path(const std::string& tokenizer) {
@@ -76,44 +71,21 @@ std::vector<Place> places_of(const RunOptions& options) {
        {std::pair{"--data", options.data}, std::pair{"--eval-data", options.eval_data}}) {
     if (data.empty()) continue;
     for (const SourceSpec& source : parse_sources(data, options.data_type)) {
-      if (is_file_source(source)) places.push_back(file_place(flag, source.path));
+      if (is_generated(source)) continue;
+      places.push_back(file_place(flag, source.path));
+      places.back().is_converted = source.kind == SourceKind::other;
     }
   }
   return places;
 }
 
-std::string_view prefix_of(SourceKind kind) {
-  switch (kind) {
-    case SourceKind::alpaca_list:
-      return "json:";
-    case SourceKind::alpaca_lines:
-      return "jsonl:";
-    case SourceKind::text:
-      return "text:";
-    case SourceKind::token_file:
-      return "tok:";
-    case SourceKind::raw_ids:
-      return "raw:";
-    case SourceKind::demo:
-    case SourceKind::synthetic:
-    case SourceKind::copy:
-      break;
-  }
-  return "";
-}
-
-// Returns the value of --data with other paths for some sources.
-std::string with_paths(const std::string& data, const std::string& type,
-                       const std::map<fs::path, fs::path>& copies) {
-  std::string text;
-  for (const SourceSpec& source : parse_sources(data, type)) {
-    const auto copy = copies.find(source.path);
-    const std::string one = is_file_source(source) && copy != copies.end()
-                                ? fmt::format("{}{}", prefix_of(source.kind), copy->second.string())
-                                : source.text;
-    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", one, source.weight);
-  }
-  return text;
+// Returns the value of --data with the copy of a place.
+std::string with_copy(const std::string& data, const std::string& type, const Place& place,
+                      const fs::path& copy) {
+  return replace_sources(data, type, [&](const SourceSpec& source) {
+    if (is_generated(source) || source.path != place.given) return source.text;
+    return source.ending + (source.ending.empty() ? "" : ":") + copy.string();
+  });
 }
 
 // Makes the options name the copy of a place.
@@ -122,10 +94,10 @@ void use_copy(RunOptions& options, const Place& place, const fs::path& copy) {
   if (place.flag == "--model") options.model = copy;
   if (place.flag == "--tokenizer") options.tokenizer = copy;
   if (place.flag == "--data") {
-    options.data = with_paths(options.data, options.data_type, {{place.given, copy}});
+    options.data = with_copy(options.data, options.data_type, place, copy);
   }
   if (place.flag == "--eval-data") {
-    options.eval_data = with_paths(options.eval_data, options.data_type, {{place.given, copy}});
+    options.eval_data = with_copy(options.eval_data, options.data_type, place, copy);
   }
 }
 
@@ -183,18 +155,6 @@ std::vector<SentFile> files_of(const Place& place) {
   return files;
 }
 
-// A digest of the names, sizes and times of files, which names their copies in the cache.
-std::string key_of(const fs::path& folder, const std::vector<SentFile>& files) {
-  std::string text = fs::absolute(folder).string();
-  for (const SentFile& file : files) {
-    const auto time = fs::last_write_time(folder / file.name).time_since_epoch().count();
-    text += fmt::format("\n{} {} {}", file.name, file.size, time);
-  }
-  Digest digest;
-  digest.add(std::as_bytes(std::span(text)));
-  return digest.finish().substr(0, 16);
-}
-
 // Returns the digest of a file as the disk has it: what was received may have been written wrongly.
 std::string digest_on_disk(const fs::path& file) {
   if (const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
@@ -233,8 +193,10 @@ class Transfer {
       const fs::path from = folder_of(place_.path);
       const bool whole = fs::is_directory(place_.path);
       const auto files = files_of(place_);
+      std::vector<fs::path> paths;
+      for (const SentFile& file : files) paths.push_back(from / file.name);
       mine =
-          Listing{key_of(from, files), folder, whole ? "" : place_.path.filename().string(), files}
+          Listing{cache_key("", paths), folder, whole ? "" : place_.path.filename().string(), files}
               .encode();
     }
     const auto told = world_.exchange("train/files/list", mine);
@@ -379,6 +341,18 @@ std::vector<int> receivers_of(const atoll::World& world, const std::vector<std::
 
 fs::path file_cache() { return user_cache() / "atoll" / "files"; }
 
+std::string cache_key(std::string text, const std::vector<fs::path>& files) {
+  for (const fs::path& file : files) {
+    std::error_code error;
+    const auto size = fs::file_size(file, error);
+    const auto time = fs::last_write_time(file, error).time_since_epoch().count();
+    if (!error) text += fmt::format("\n{} {} {}", fs::absolute(file).string(), size, time);
+  }
+  Digest digest;
+  digest.add(std::as_bytes(std::span(text)));
+  return digest.finish().substr(0, 16);
+}
+
 void share_files(atoll::World& world, RunOptions& options) {
   const std::vector<Place> places = places_of(options);
   if (places.empty()) return;
@@ -387,7 +361,8 @@ void share_files(atoll::World& world, RunOptions& options) {
   const auto has = world.exchange("train/files/has", mine);
   for (std::size_t p = 0; p < places.size(); ++p) {
     const auto owner = std::ranges::find_if(has, [&](const auto& text) { return text[p] == '1'; });
-    const std::vector<int> receivers = receivers_of(world, has, p);
+    std::vector<int> receivers = receivers_of(world, has, p);
+    if (places[p].is_converted) std::erase_if(receivers, [](int rank) { return rank != 0; });
     if (owner == has.end() || receivers.empty()) continue;
     const int sender = static_cast<int>(owner - has.begin());
     const std::string folder = places[p].is_model ? model_name(options) : "data";

@@ -11,7 +11,7 @@
 namespace train {
 
 // Gives every rank the files that --model, --init, --tokenizer, --data and --eval-data name, if at
-// least one rank has them. The lowest rank that has a file or folder sends it to the hosts that lack
+// least one rank has them; only rank 0 gets data that are to be converted. The lowest rank that has a file or folder sends it to the hosts that lack
 // it. They keep the copy in file_cache(), where later runs find it, and the options of their ranks
 // then name the copy. The checksums of all copies are compared. Files that no rank has are left to
 // the code that opens them.
@@ -25,5 +25,9 @@ void share_files(atoll::World& world, RunOptions& options);
 
 // XDG_CACHE_HOME/atoll/files, or without this variable ~/.cache/atoll/files.
 std::filesystem::path file_cache();
+
+// Names a folder of file_cache(): a digest of the text and of the paths, sizes and times of the
+// files that exist.
+std::string cache_key(std::string text, const std::vector<std::filesystem::path>& files);
 
 }  // namespace train

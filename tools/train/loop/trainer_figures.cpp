@@ -8,7 +8,6 @@
 
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"
-#include "loop/idle_flags.hpp"
 #include "loop/model_source.hpp"
 #include "loop/run_plan.hpp"
 #include "loop/strategy.hpp"

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "fail.hpp"
+#include "json_reader.hpp"
 #include "loop/adapters.hpp"
 #include "report/files.hpp"
 
@@ -31,33 +32,10 @@ constexpr std::uint64_t most_header_bytes = 100'000'000;
 // The file of each tensor, as the index says.
 using WeightMap = std::map<std::string, std::string>;
 
-std::string read_index(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::error_code error;
-  const std::uint64_t bytes = fs::file_size(file, error);
-  if (!in || error) fail(ErrorCode::io, "{}: cannot be read", file.string());
-  if (bytes > most_index_bytes) {
-    fail(ErrorCode::bad_data, "{}: larger than {} bytes, so not an index of weights", file.string(),
-         most_index_bytes);
-  }
-  std::string text(bytes, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(bytes));
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  return text;
-}
-
 WeightMap parse_index(const fs::path& file) {
-  const std::string text = read_index(file);
-  json index;
-  try {
-    index = json::parse(text);
-  } catch (const json::parse_error& error) {
-    fail(ErrorCode::bad_data, "{}: not JSON at byte {}", file.string(), error.byte);
-  } catch (const json::exception&) {
-    fail(ErrorCode::bad_data, "{}: a number is too large", file.string());
-  }
-  const bool has_map = index.is_object() && index.contains("weight_map") &&
-                       index["weight_map"].is_object() && !index["weight_map"].empty();
+  const json index = read_object(file, most_index_bytes);
+  const bool has_map = index.contains("weight_map") && index["weight_map"].is_object() &&
+                       !index["weight_map"].empty();
   if (!has_map) fail(ErrorCode::bad_data, "{}: \"weight_map\" is missing or empty", file.string());
   WeightMap map;
   for (const auto& [tensor, value] : index["weight_map"].items()) {

@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "fail.hpp"
@@ -18,35 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t max_config_bytes = std::size_t{1} << 20;
-
-std::string read_file(const std::filesystem::path& file) {
-  const std::string name = file.string();
-  std::ifstream in(file, std::ios::binary);
-  if (!in) fail(ErrorCode::io, "cannot open {}", name);
-  std::string text(max_config_bytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  if (in.bad()) fail(ErrorCode::io, "cannot read {}", name);
-  if (text.size() > max_config_bytes) {
-    fail(ErrorCode::bad_data, "{}: larger than {} bytes, so not a model's config.json", name,
-         max_config_bytes);
-  }
-  return text;
-}
-
-Json parse_object(std::string_view text, const std::string& name) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    fail(ErrorCode::bad_data, "{}: not whole JSON: wrong or cut off at byte {}", name, error.byte);
-  } catch (const Json::out_of_range&) {
-    fail(ErrorCode::bad_data, "{}: a number is too large", name);
-  }
-  if (!json.is_object()) fail(ErrorCode::bad_data, "{}: not a JSON object at byte 0", name);
-  return json;
-}
+constexpr std::uintmax_t max_config_bytes = std::uintmax_t{1} << 20;
 
 template <class... Args>
 [[noreturn]] void unsupported(const JsonReader& reader, fmt::format_string<Args...> text,
@@ -280,7 +249,7 @@ void read_biases(const JsonReader& reader, ModelConfig& config) {
 }  // namespace
 
 ModelConfig read_hf_config(const std::filesystem::path& file) {
-  return parse_hf_config(read_file(file), file.string());
+  return parse_hf_config(read_text(file, max_config_bytes), file.string());
 }
 
 ModelConfig parse_hf_config(std::string_view text, const std::string& file) {

@@ -7,39 +7,52 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <string_view>
+#include <utility>
 
-#include "page/line_chart.hpp"
-#include "page/style.hpp"
-#include "page/text.hpp"
+#include "page/curves.hpp"
 
 namespace train::page {
 namespace {
 
 using nlohmann::json;
 
+std::string scaled(double value, std::string_view unit) {
+  constexpr std::array<std::pair<double, std::string_view>, 4> scales{
+      {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}};
+  for (const auto& [scale, letter] : scales) {
+    if (std::abs(value) >= scale) return fmt::format("{:.3g} {}{}", value / scale, letter, unit);
+  }
+  return fmt::format("{:.3g}{}{}", value, unit.empty() ? "" : " ", unit);
+}
+
+// How figures are written: 0.00123, 12.3 k, 65.3 MB, 31.2 %, 12.3 s.
+std::string number_text(double value) { return fmt::format("{:.4g}", value); }
+std::string count_text(double value) { return scaled(value, ""); }
+std::string bytes_text(double value) { return scaled(value, "B"); }
+std::string share_text(double value) { return fmt::format("{:.3g} %", 100 * value); }
+std::string seconds_text(double value) {
+  return value >= 600 ? fmt::format("{:.3g} min", value / 60) : fmt::format("{:.3g} s", value);
+}
+
 struct Figure {
   const char* key;
   const char* name;
-  Unit unit;
-  enum class Better {
-    low,
-    high,
-    none
-  } better;
+  std::string (*text)(double);
+  int better;  // 1: more is better; -1: less is; 0: neither
 };
 
-using Better = Figure::Better;
 constexpr std::array<Figure, 10> figures{
-    {{"loss_last", "loss, last 20 steps", Unit::number, Better::low},
-     {"eval_loss_min", "best evaluation", Unit::number, Better::low},
-     {"tokens_per_s", "tokens per second", Unit::count, Better::high},
-     {"mfu", "MFU", Unit::share, Better::high},
-     {"exposed_comm_fraction", "exposed communication", Unit::share, Better::low},
-     {"padding_fraction", "padding", Unit::share, Better::low},
-     {"device_memory_bytes", "memory per rank, peak", Unit::bytes, Better::low},
-     {"steps", "steps", Unit::number, Better::none},
-     {"nonfinite_steps", "steps not finite", Unit::number, Better::low},
-     {"wall_time_s", "duration", Unit::seconds, Better::none}}};
+    {{"loss_last", "loss, last 20 steps", number_text, -1},
+     {"eval_loss_min", "best evaluation", number_text, -1},
+     {"tokens_per_s", "tokens per second", count_text, 1},
+     {"mfu", "MFU", share_text, 1},
+     {"exposed_comm_fraction", "exposed communication", share_text, -1},
+     {"padding_fraction", "padding", share_text, -1},
+     {"device_memory_bytes", "memory per rank, peak", bytes_text, -1},
+     {"steps", "steps", number_text, 0},
+     {"nonfinite_steps", "steps not finite", number_text, -1},
+     {"wall_time_s", "duration", seconds_text, 0}}};
 
 struct Row {
   std::string name;
@@ -53,8 +66,7 @@ const std::set<std::string> places{"plan",         "trace",       "export",     
 
 std::string cell(const RunFiles& run, const std::string& name) {
   const auto found = run.args.find(name);
-  if (found == run.args.end()) return "-";
-  const std::string text = found->is_string() ? found->get<std::string>() : found->dump();
+  const std::string text = found == run.args.end() ? "" : plain(*found);
   return text.empty() ? "-" : text;
 }
 
@@ -104,11 +116,10 @@ Row row_of(const Figure& figure, const std::vector<RunFiles>& runs) {
   bool differ = false;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const double value = value_of(figure, runs[i]);
-    row.cells.push_back(format(value, figure.unit));
+    row.cells.push_back(std::isfinite(value) ? figure.text(value) : "-");
     differ = differ || row.cells[i] != row.cells[0];
-    if (!std::isfinite(value) || figure.better == Better::none) continue;
-    const bool wins = figure.better == Better::low ? value < best : value > best;
-    if (row.best < runs.size() && !wins) continue;
+    if (!std::isfinite(value) || figure.better == 0) continue;
+    if (row.best < runs.size() && figure.better * value <= figure.better * best) continue;
     best = value;
     row.best = i;
   }
@@ -167,31 +178,23 @@ std::string line_of(const Row& row, const std::vector<std::size_t>& widths) {
   return line + "\n";
 }
 
-std::string html_rows(const std::vector<Row>& rows) {
-  std::string html;
-  for (const Row& row : rows) {
-    html += "<tr><th>" + escape(row.name) + "</th>";
-    for (std::size_t i = 0; i < row.cells.size(); ++i) {
-      const char* tag = row.best == i ? "b" : "span";
-      html += fmt::format("<td><{0}>{1}</{0}></td>", tag, escape(row.cells[i]));
-    }
-    html += "</tr>";
-  }
-  return html;
+json to_json(const std::vector<Row>& rows) {
+  json all = json::array();
+  for (const Row& row : rows)
+    all.push_back({{"name", row.name}, {"cells", row.cells}, {"best", row.best}});
+  return all;
 }
 
-std::string overlaid(const std::vector<RunFiles>& runs, LineChart chart, const std::string& key,
-                     double window) {
-  const auto names = titles(runs);
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (!runs[i].has(key)) continue;
-    const auto values = runs[i].column(key);
-    const bool few = key == "eval_loss";
-    chart.series.push_back({names[i], static_cast<int>(i % 8) + 1,
-                            few ? Series::Look::dots : Series::Look::line, runs[i].column("step"),
-                            window > 1 ? smoothed(values, window) : values});
+// The curves that the page overlays. It smooths those that vary from step to step.
+json curves_of(const RunFiles& run) {
+  json curves = json::object();
+  for (const char* key : {"eval_loss", "tokens_per_s", "mfu", "exposed_comm_fraction"}) {
+    if (run.has(key)) curves[key] = curve_of(run, run.column(key));
   }
-  return draw(chart);
+  for (const char* key : {"loss", "grad_norm"}) {
+    if (run.has(key)) curves[key] = curve_of(run, smoothed(run.column(key), 10));
+  }
+  return curves;
 }
 
 }  // namespace
@@ -219,35 +222,17 @@ std::string compare_text(const std::vector<RunFiles>& runs) {
   return text;
 }
 
-std::string compare_html(const std::vector<RunFiles>& runs) {
-  std::string heads = "<tr><th></th>";
+json comparison_of(const std::vector<RunFiles>& runs) {
   const auto names = titles(runs);
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    heads +=
-        fmt::format(R"(<td><i class="key c{}"></i><b>{}</b></td>)", i % 8 + 1, escape(names[i]));
-  }
-  std::string body = fmt::format(
-      R"(<header><div><h1>{} runs compared</h1><p class="sub">Bold: the best of the runs.</p>)"
-      R"(</div><button id="theme">light / dark</button></header>)",
-      runs.size());
-  body += R"(<h2>Figures</h2><div class="card scroll"><table>)" + heads + "</tr>" +
-          html_rows(figure_rows(runs)) + "</table></div>";
-  for (const std::string& note : notes_on(runs, names))
-    body += R"(<p class="sub">)" + escape(note) + "</p>";
-  if (const auto rows = setting_rows(runs); !rows.empty()) {
-    body += R"(<h2>Settings that differ</h2><div class="card scroll"><table>)" + heads + "</tr>" +
-            html_rows(rows) + "</table></div>";
-  }
-  body += R"(<h2>Curves</h2><div class="grid2">)";
-  body += overlaid(runs, {.title = "Loss", .note = "smoothed"}, "loss", 10);
-  body += overlaid(runs, {.title = "Evaluation loss"}, "eval_loss", 1);
-  body += overlaid(runs, {.title = "Tokens per second", .unit = Unit::count, .from_zero = true},
-                   "tokens_per_s", 1);
-  body += overlaid(runs, {.title = "MFU", .unit = Unit::share, .from_zero = true}, "mfu", 1);
-  body += overlaid(runs, {.title = "Exposed communication", .unit = Unit::share, .from_zero = true},
-                   "exposed_comm_fraction", 1);
-  body += overlaid(runs, {.title = "Gradient norm", .logarithmic = true}, "grad_norm", 10);
-  return document("Comparison of runs", body + "</div>");
+  json shown = json::array();
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    shown.push_back({{"name", names[i]}, {"curves", curves_of(runs[i])}});
+  return {{"kind", "compare"},
+          {"title", "Comparison of runs"},
+          {"runs", std::move(shown)},
+          {"figures", to_json(figure_rows(runs))},
+          {"settings", to_json(setting_rows(runs))},
+          {"notes", notes_on(runs, names)}};
 }
 
 }  // namespace train::page

@@ -1,6 +1,7 @@
 // Several runs side by side.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace train::page {
 // for each run.
 std::string compare_text(const std::vector<RunFiles>& runs);
 
-// Returns a page with the same table and the curves of all runs in one drawing each.
-std::string compare_html(const std::vector<RunFiles>& runs);
+// The data of a page with the same table, and the curves of all runs in one drawing each.
+nlohmann::json comparison_of(const std::vector<RunFiles>& runs);
 
 }  // namespace train::page

@@ -1,15 +1,20 @@
-// The curves of a run.
+// Columns of steps as curves of bounded size.
 #pragma once
 
-#include <string>
+#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "page/run_files.hpp"
 
 namespace train::page {
 
-// Returns the figures of learning: loss, learning rate, gradient norm.
-std::string learning_curves(const RunFiles& run);
-// Returns the figures of speed: throughput, MFU, times of a step, use of the machine.
-std::string speed_curves(const RunFiles& run);
+// The column over the steps as {"x", "y"}, rounded to 6 digits; null where it is not finite. Long
+// columns are reduced to their least and greatest values in 300 intervals, so that spikes stay
+// visible.
+nlohmann::json curve_of(const RunFiles& run, const std::vector<double>& column);
+
+// Exponential moving average over about `window` values, without bias at the start. Values that
+// are not finite are passed over.
+std::vector<double> smoothed(const std::vector<double>& values, double window);
 
 }  // namespace train::page

@@ -2,14 +2,14 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
+#include <nlohmann/json.hpp>
 
 #include "page/run_files.hpp"
 
 namespace train::page {
 
-// Returns the whole page.
-std::string report_html(const RunFiles& run);
+// The data of the page.
+nlohmann::json report_of(const RunFiles& run);
 
 // Reads the folder of a run and writes report.html into it. Returns the file. Throws Error: see
 // read_run(), and Error(io) if the file cannot be written.

@@ -29,7 +29,9 @@ std::string bytes_of(const fs::path& file) {
 json object_of(const fs::path& file) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return json::object();
-  auto value = json::parse(bytes_of(file), nullptr, false);
+  // What lies deeper is left out, since the stack of a reader might not suffice for it.
+  const auto is_shallow = [](int depth, json::parse_event_t, const json&) { return depth < 32; };
+  auto value = json::parse(bytes_of(file), is_shallow, false);
   if (!value.is_object()) {
     fail(ErrorCode::bad_data, "{}: is not a JSON object; move it away to go on without it",
          file.string());
@@ -96,6 +98,11 @@ double number(const json& object, std::string_view name) {
   return found != object.end() && found->is_number() ? found->get<double>() : nan;
 }
 
+std::string plain(const json& value) {
+  if (value.is_null()) return "";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 std::vector<double> RunFiles::column(const std::string& key) const {
   const auto found = columns.find(key);
   return found == columns.end() ? std::vector<double>(steps, nan) : found->second;
@@ -108,12 +115,6 @@ bool RunFiles::has(const std::string& key) const {
 }
 
 double RunFiles::metric(std::string_view key) const { return number(metrics, key); }
-double RunFiles::arg(std::string_view key) const { return number(args, key); }
-
-std::string RunFiles::text(std::string_view key) const {
-  const auto found = args.find(std::string(key));
-  return found != args.end() && found->is_string() ? found->get<std::string>() : "";
-}
 
 RunFiles read_run(const fs::path& folder) {
   RunFiles run;
@@ -138,7 +139,7 @@ RunFiles read_run(const fs::path& folder) {
 }
 
 void read_trace(RunFiles& run) {
-  const std::string named = run.text("trace");
+  const std::string named = plain(run.args.value("trace", json()));
   if (named.empty()) {
     run.trace_note = "No trace: start the run with --trace FILE.";
     return;

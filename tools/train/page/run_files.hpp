@@ -26,11 +26,8 @@ struct RunFiles {
   std::vector<double> column(const std::string& key) const;
   bool has(const std::string& key) const;  // whether any step has this number
 
-  // A number of metrics.json or run_args.json, or NaN.
+  // A number of metrics.json, or NaN.
   double metric(std::string_view key) const;
-  double arg(std::string_view key) const;
-  // A text of run_args.json, or "".
-  std::string text(std::string_view key) const;
 };
 
 // Throws Error(not_found) that names the folder if it holds no run, and Error(bad_data) if a JSON
@@ -42,5 +39,8 @@ void read_trace(RunFiles& run);
 
 // A number of a JSON object, or NaN.
 double number(const nlohmann::json& object, std::string_view name);
+
+// A value as text: a string without quotes, "" for null.
+std::string plain(const nlohmann::json& value);
 
 }  // namespace train::page

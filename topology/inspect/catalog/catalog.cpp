@@ -1,92 +1,173 @@
-// The catalog of well-known machines.
-//
-// An entry is a machine in atoll's JSON form. All its ids begin with the entry's name, so a copy
-// differs only in this prefix: "hgx-h100/gpu3" is "hgx-h100-5/gpu3" in copy 5, and
-// "rack:gb200-nvl72" is "rack:gb200-nvl72-5". The JSON text is parsed only once.
+// The catalog of well-known machines. machines.json describes a host of each machine; the clusters
+// are copies of the hosts with other ids.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
 
 #include "atoll/error.hpp"
 #include "atoll/inspect/load.hpp"
 #include "facts.hpp"
-#include "inspect/catalog/catalog_files.hpp"
-#include "inspect/each_id.hpp"
+#include "gpu_models.hpp"
 #include "inspect/text.hpp"
-#include "sources/small_file.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
+
+extern const char* const catalog_machines;  // text of machines.json; CMakeLists.txt embeds it
+
 namespace {
+
+using Json = nlohmann::json;
 
 constexpr std::size_t most_hosts = 65'536;
 // Longer names, in bytes, are cut before they are searched or printed.
 constexpr std::size_t longest_name = 64;
-constexpr std::string_view rack_prefix = "rack:";
 
 std::string shown_as(std::string_view name) {
   return printable(name, longest_name) + (name.size() > longest_name ? "..." : "");
 }
 
-const CatalogFile* find_file(std::string_view name) noexcept {
-  const auto files = catalog_files();
-  const auto found = std::ranges::find(files, name, &CatalogFile::name);
-  return found == files.end() ? nullptr : &*found;
+const Json& machines() {
+  static const Json parsed = Json::parse(catalog_machines);
+  return parsed;
 }
 
-Topology read(const CatalogFile& file) {
-  std::string text;
-  for (const std::string_view piece : file.pieces) text += piece;
-  return Topology::from_json(text, fmt::format("catalog {}", file.name));
-}
-
-// Renames all ids of a machine for one of its copies: "hgx-h100/gpu3" becomes "hgx-h100-5/gpu3" in
-// copy 5.
-void rename(Topology& machine, std::string_view name, std::size_t copy) {
-  const std::string new_name = fmt::format("{}-{}", name, copy);
-  const auto rename_id = [&](std::string& id) {
-    const std::size_t at = id.starts_with(rack_prefix) ? rack_prefix.size() : 0;
-    if (id.compare(at, name.size(), name) == 0) id.replace(at, name.size(), new_name);
-  };
-  each_id(machine, rename_id, rename_id);
-  for (TopologyHost& host : machine.hosts) rename_id(host.name);
-  for (TopologyNic& nic : machine.nics) rename_id(nic.adapter);
-  // Each rack has a separate fabric, so the last group of digits in the fabric's UUID is replaced
-  // by the number of the copy.
-  for (TopologyGpu& gpu : machine.gpus)
-    if (const auto cluster = gpu.facts.find(fact::fabric_cluster); cluster != gpu.facts.end()) {
-      std::string& uuid = cluster->second;
-      uuid = fmt::format("{}-{:012x}", uuid.substr(0, uuid.rfind('-')), copy + 1);
-    }
-}
-
-template <class T>
-void append(std::vector<T>& all, std::vector<T>& part) {
-  all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
-}
-
-Topology copies_of(const CatalogFile& file, std::string_view digits) {
-  const Topology machine = read(file);
-  const std::size_t most = most_hosts / machine.hosts.size();
-  const std::size_t copies = parse_number<std::size_t>(digits).value_or(0);
-  if (copies == 0 || copies > most)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}x{}: the number of copies must be 1 to {}, since a cluster has at "
-                            "most {} hosts",
-                            file.name, shown_as(digits), most, most_hosts));
-  Topology cluster;
-  for (std::size_t copy = 0; copy < copies; ++copy) {
-    Topology one = machine;
-    rename(one, file.name, copy);
-    append(cluster.hosts, one.hosts);
-    append(cluster.gpus, one.gpus);
-    append(cluster.nics, one.nics);
-    append(cluster.links, one.links);
-    append(cluster.paths, one.paths);
+// Returns an entry together with what it shares with the entry that it is like; null when no entry
+// has the name.
+Json find_machine(std::string_view name) {
+  for (const Json& entry : machines()) {
+    if (entry.at("name") != name) continue;
+    if (!entry.contains("like")) return entry;
+    Json machine = find_machine(entry.at("like").get<std::string_view>());
+    machine.merge_patch(entry);
+    return machine;
   }
-  return cluster;
+  return nullptr;
+}
+
+// Completes a bus id that has no domain: "1b:00.0" becomes "00000000:1b:00.0".
+std::string with_domain(std::string_view busid) {
+  return fmt::format("{}{}", std::ranges::count(busid, ':') == 1 ? "00000000:" : "", busid);
+}
+
+// Sets the place of a device from words such as "1b:00.0", "0" and "15/15:01.0": its bus id, NUMA
+// node and PCI path.
+template <class Device>
+void set_place(std::span<const std::string_view> words, const TopologyHost& host, Device& device) {
+  device.busid = with_domain(words[0]);
+  device.numa = parse_number<int>(words[1]).value();
+  device.package = device.numa * host.packages / host.numa_nodes;
+  for (const std::string_view part : words_of(words[2], "/"))
+    if (device.pci_path.empty())
+      device.pci_path = fmt::format("pci{}{}", part.find(':') == part.npos ? "0000:" : "", part);
+    else
+      device.pci_path += '/' + with_domain(part);
+}
+
+TopologyHost host_of(const Json& machine) {
+  const Json& given = machine.at("host");
+  TopologyHost host;
+  host.packages = given.at("packages");
+  host.numa_nodes = given.at("numa_nodes");
+  host.cores = host.host_cores = given.value("cores", 0);
+  host.threads = host.host_threads = given.value("threads", 0);
+  host.memory_bytes = given.value("memory_bytes", std::uint64_t{0});
+  host.gpu_links = machine.contains("links") ? IslandState::known : IslandState::none;
+  host.facts = given.at("facts").get<Facts>();
+  return host;
+}
+
+// Adds links between GPUs, or from each GPU to one switch that stands for all switches.
+void add_links(const Json& links, Topology& host) {
+  const GpuModel* model = find_gpu_model(host.gpus.front());
+  const auto add = [&](const std::string& a, const std::string& b, int count) {
+    host.links.push_back(
+        {.a = a, .b = b, .type = "nvlink", .count = count, .gbyte_s = count * model->link_gbyte_s});
+  };
+  if (links.is_string())
+    for (const TopologyGpu& gpu : host.gpus) add(gpu.id, links, model->links);
+  else
+    for (const Json& link : links) add(host.gpus[link[0]].id, host.gpus[link[1]].id, link[2]);
+}
+
+// Returns one host of a machine. The ids of its devices and switches lack the host: "gpu0".
+Topology template_of(const Json& machine) {
+  Topology one;
+  const TopologyHost host = one.hosts.emplace_back(host_of(machine));
+  const Json &gpu = machine.at("gpu"), &nic = machine.at("nic");
+  for (const Json& line : machine.at("gpus")) {
+    TopologyGpu added;
+    added.index = static_cast<int>(one.gpus.size());
+    added.model = gpu.at("model");
+    added.facts = gpu.at("facts").get<Facts>();
+    added.id = fmt::format("gpu{}", added.index);
+    set_place(words_of(line.get<std::string_view>()), host, added);
+    one.gpus.push_back(std::move(added));
+  }
+  for (const Json& line : machine.at("nics")) {
+    const std::vector<std::string_view> words = words_of(line.get<std::string_view>());
+    TopologyNic added;
+    added.id = added.name = words[0];
+    added.layer = nic.at("layer");
+    added.state = "active";
+    added.rate_gbit_s = nic.at("rate_gbit_s").get<double>();
+    added.evidence = "catalog";
+    added.facts = nic.at("facts").get<Facts>();
+    if (nic.contains("ports"))
+      added.adapter =
+          fmt::format("adapter{}", one.nics.size() / nic.at("ports").get<std::size_t>());
+    if (nic.contains("netdev")) set_fact(added.facts, fact::netdev, added.name);
+    set_place(std::span(words).subspan(1), host, added);
+    one.nics.push_back(std::move(added));
+  }
+  if (machine.contains("links")) add_links(machine.at("links"), one);
+  return one;
+}
+
+// Adds a copy of a host to `all`. `machine` is the id of the machine to which the host belongs: the
+// host itself, or a rack, whose fabric has the number `number`.
+void add_host(const Topology& host, const std::string& id, std::string_view machine,
+              std::size_t number, Topology& all) {
+  const auto in_host = [&](std::string_view name) { return fmt::format("{}/{}", id, name); };
+  all.hosts.push_back(host.hosts.front());
+  all.hosts.back().id = all.hosts.back().name = id;
+  for (TopologyGpu gpu : host.gpus) {
+    gpu.id = in_host(gpu.id);
+    gpu.host = id;
+    if (const auto cluster = gpu.facts.find(fact::fabric_cluster); cluster != gpu.facts.end())
+      cluster->second += fmt::format("{:012x}", number);
+    all.gpus.push_back(std::move(gpu));
+  }
+  for (TopologyNic nic : host.nics) {
+    nic.id = in_host(nic.id);
+    nic.host = id;
+    if (!nic.adapter.empty()) nic.adapter = in_host(nic.adapter);
+    all.nics.push_back(std::move(nic));
+  }
+  for (TopologyLink link : host.links) {
+    link.a = in_host(link.a);
+    link.b = link.b == "rack" ? fmt::format("rack:{}", machine) : in_host(link.b);
+    all.links.push_back(std::move(link));
+  }
+}
+
+// Returns copies of a machine: "hgx-h100-0", "hgx-h100-1", ... If `copies` is 0, returns the machine
+// itself, "hgx-h100".
+Topology copies_of(const Json& machine, std::size_t copies) {
+  const Topology host = template_of(machine);
+  const auto name = machine.at("name").get<std::string>();
+  const int trays = machine.value("trays", 0);
+  Topology all;
+  for (std::size_t copy = 0; copy < std::max<std::size_t>(copies, 1); ++copy) {
+    const std::string id = copies == 0 ? name : fmt::format("{}-{}", name, copy);
+    if (trays == 0) add_host(host, id, id, copy + 1, all);
+    for (int tray = 0; tray < trays; ++tray)
+      add_host(host, fmt::format("{}-t{:02}", id, tray), id, copy + 1, all);
+  }
+  return all;
 }
 
 // Splits "hgx-h100x16" into {"hgx-h100", "16"}. The second part is empty when the name does not end
@@ -116,8 +197,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 [[noreturn]] void fail_unknown(std::string_view name) {
   const std::string shown = shown_as(split_count(name).first);
   std::vector<std::pair<std::size_t, std::string_view>> ranked;
-  for (const CatalogFile& file : catalog_files())
-    ranked.emplace_back(edit_distance(shown, file.name), file.name);
+  for (const Json& machine : machines()) {
+    const auto known = machine.at("name").get<std::string_view>();
+    ranked.emplace_back(edit_distance(shown, known), known);
+  }
   std::ranges::sort(ranked);
   std::string nearest;
   for (const auto& [distance, other] : ranked) {
@@ -135,18 +218,25 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::vector<CatalogEntry> catalog() {
   std::vector<CatalogEntry> entries;
-  for (const CatalogFile& file : catalog_files())
-    entries.push_back({std::string(file.name), std::string(file.title)});
+  for (const Json& machine : machines())
+    entries.push_back({machine.at("name"), machine.at("title")});
   std::ranges::sort(entries, {}, &CatalogEntry::name);
   return entries;
 }
 
 Topology catalog_cluster(std::string_view name) {
-  if (const CatalogFile* file = find_file(name)) return read(*file);
-  const auto [machine, digits] = split_count(name);
-  const CatalogFile* file = digits.empty() ? nullptr : find_file(machine);
-  if (file == nullptr) fail_unknown(name);
-  return copies_of(*file, digits);
+  if (const Json machine = find_machine(name); !machine.is_null()) return copies_of(machine, 0);
+  const auto [one, digits] = split_count(name);
+  const Json machine = digits.empty() ? Json() : find_machine(one);
+  if (machine.is_null()) fail_unknown(name);
+  const std::size_t most = most_hosts / machine.value("trays", std::size_t{1});
+  const std::size_t copies = parse_number<std::size_t>(digits).value_or(0);
+  if (copies == 0 || copies > most)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}x{}: the number of copies must be 1 to {}, since a cluster has at "
+                            "most {} hosts",
+                            one, shown_as(digits), most, most_hosts));
+  return copies_of(machine, copies);
 }
 
 }  // namespace atoll_v1::atoll

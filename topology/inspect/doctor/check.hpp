@@ -3,6 +3,8 @@
 // a CheckResult. README.md explains how to add a check.
 #pragma once
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -25,109 +27,108 @@ namespace atoll_v1::atoll::doctor {
 
 using enum Severity;
 
-// The position of a host, device or island that does not exist.
-inline constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+// A host, GPU or NIC of the topology with what the checks need to know of it. view[name] is a fact,
+// or "" if no source provides it.
+template <class Part>
+struct View {
+  const Part* part = nullptr;
 
-// Stores the facts that checks read by column: one column for each fact, with one entry for each
-// device. The facts of each device are traversed only once, because the facts of a large cluster do
-// not fit into the CPU's cache.
-class FactColumns {
- public:
-  template <class Devices>
-  explicit FactColumns(const Devices& devices) : absent_(devices.size()) {
-    for (std::size_t device = 0; device < devices.size(); ++device)
-      add(device, devices[device].facts);
+  const Part* operator->() const { return part; }
+  std::string_view operator[](std::string_view fact) const { return get_fact(part->facts, fact); }
+  std::optional<double> number(std::string_view fact) const {
+    return number_fact(part->facts, fact);
   }
-  // Returns the column of a fact: one entry for each device, empty when the device lacks the fact.
-  // Only facts listed in check.cpp have columns.
-  std::span<const std::string_view> operator[](std::string_view fact) const;
-
- private:
-  static std::size_t number_of(std::string_view fact);  // column of the fact, or `nowhere`
-  void add(std::size_t device, const Facts& facts);
-
-  // The name and the column of each fact of the previous device.
-  std::vector<std::pair<std::string_view, std::size_t>> places_;
-  std::vector<std::string_view> absent_;
-  std::vector<std::vector<std::string_view>> columns_;
 };
 
-// Reads a column of facts as numbers. The text that was parsed last is kept with its number,
-// because neighbouring devices usually have equal values.
-class Numbers {
- public:
-  explicit Numbers(std::span<const std::string_view> column) : column_(column) {}
-  std::optional<double> operator[](std::size_t device);
+struct GpuView;
+struct NicView;
 
- private:
-  std::span<const std::string_view> column_;
-  std::string_view last_;
-  std::optional<double> number_;
-};
-
-struct HostView {
-  const TopologyHost* host = nullptr;
-  std::vector<std::size_t> gpus, nics;  // positions of the host's devices in the topology
-  bool has_environment = false;         // true if a source read NCCL settings and limits
+struct HostView : View<TopologyHost> {
+  std::vector<const GpuView*> gpus = {};
+  std::vector<const NicView*> nics = {};
+  bool has_environment = false;  // true if a source read NCCL settings and limits
   bool is_vm = false;
+  bool has_rdma = false;  // true if one of its NICs supports RDMA
+  const HostView& host() const { return *this; }
+};
+
+template <class Part>
+struct DeviceView : View<Part> {
+  const HostView* where = nullptr;  // an empty host if the topology does not list the device's host
+  const HostView& host() const { return *where; }
+};
+
+struct NicView : DeviceView<TopologyNic> {
+  bool is_rdma = false;        // true for NICs that support RDMA verbs
+  bool may_be_active = false;  // true unless the port is known to be down
+  std::optional<double> usable_gbyte_s = {};
+};
+
+struct GpuView : DeviceView<TopologyGpu> {
+  const GpuModel* model = nullptr;        // null when the model is unknown
+  const Island* island = nullptr;         // null when no island holds the GPU
+  const Affinity* affinity = nullptr;     // the choice of NICs
+  std::vector<const NicView*> used = {};  // NICs that the GPU should send through
 };
 
 // A topology, with indexes and derived data that are computed once for all checks.
 struct Machine {
   Machine(const Topology& topology, std::span<const RankSite> ranks, const MeshPlan* plan);
+  Machine(const Machine&) = delete;
 
-  const TopologyGpu& gpu(std::size_t number) const { return topology.gpus[number]; }
-  const TopologyNic& nic(std::size_t number) const { return topology.nics[number]; }
-  // Return the host of a device, or an empty host when the topology does not list the host.
-  const HostView& host_of_gpu(std::size_t number) const { return host_or_none(gpu_hosts[number]); }
-  const HostView& host_of_nic(std::size_t number) const { return host_or_none(nic_hosts[number]); }
-  const HostView& host_or_none(std::size_t number) const;
-  // Return the position of a host, GPU or NIC in the topology; `nowhere` when the id is unknown.
-  std::size_t host_number(std::string_view id) const { return find(host_numbers_, id); }
-  std::size_t gpu_number(std::string_view id) const { return find(gpu_numbers_, id); }
-  std::size_t nic_number(std::string_view id) const { return find(nic_numbers_, id); }
+  // Return a host, GPU or NIC of the topology; null when the id is unknown.
+  const HostView* host(std::string_view id) const { return find(host_of_, id); }
+  const GpuView* gpu(std::string_view id) const { return find(gpu_of_, id); }
+  const NicView* nic(std::string_view id) const { return find(nic_of_, id); }
 
   const Topology& topology;
   std::span<const RankSite> ranks;
   const MeshPlan* plan;
   DisplayNames names;
-  std::vector<HostView> hosts;
-  FactColumns gpu_facts, nic_facts;
   std::vector<Island> islands;
-  std::vector<Affinity> affinity;                 // the choice of NICs for each GPU
-  std::vector<std::size_t> gpu_hosts, nic_hosts;  // position of each device's host, or `nowhere`
-  std::vector<std::size_t> island_of_gpu;         // position of each GPU's island, or `nowhere`
-  std::vector<const GpuModel*> models;            // model of each GPU; null when it is unknown
-  std::vector<std::vector<std::size_t>> used;  // for each GPU, the NICs that it should send through
-  std::vector<bool> is_rdma, may_be_active;    // per NIC: supports RDMA; is not known to be down
-  std::vector<std::optional<double>> usable;   // bandwidth of each NIC in GB/s
+  std::vector<Affinity> affinity;
+  // In the order of the topology.
+  std::vector<HostView> hosts;
+  std::vector<NicView> nics;
+  std::vector<GpuView> gpus;
 
  private:
-  using Positions = std::unordered_map<std::string_view, std::size_t>;
-  static std::size_t find(const Positions& positions, std::string_view id) {
-    const auto found = positions.find(id);
-    return found == positions.end() ? nowhere : found->second;
+  template <class Viewed>
+  using ById = std::unordered_map<std::string_view, Viewed*>;
+  template <class Viewed>
+  static Viewed* find(const ById<Viewed>& views, std::string_view id) {
+    const auto found = views.find(id);
+    return found == views.end() ? nullptr : found->second;
   }
-  template <class Devices>
-  void place(const Devices& devices, std::vector<std::size_t>& hosts_of,
-             std::vector<std::size_t> HostView::*members);
+  template <class Viewed, class Part>
+  void look_at(const std::vector<Part>& parts, std::vector<Viewed>& views, ById<Viewed>& by_id);
+  template <class Viewed>
+  void place(std::vector<Viewed>& devices, std::vector<const Viewed*> HostView::*members);
   void look_at_gpus();
 
-  Positions host_numbers_, gpu_numbers_, nic_numbers_;
+  ById<HostView> host_of_;
+  ById<NicView> nic_of_;
+  ById<GpuView> gpu_of_;
 };
 
 // The host, device or rank that a finding is about. The words BUSID, INDEX, NAME and PORT in the
 // commands of a fix are replaced by the members of the subject.
 struct Subject {
   explicit Subject(std::string whole_id) : id(std::move(whole_id)) {}
-  Subject(const TopologyHost& host) : id(host.id) {}
-  Subject(const TopologyGpu& gpu);
-  Subject(const TopologyNic& nic);
+  Subject(const HostView& host) : id(host->id) {}
+  Subject(const GpuView& gpu);
+  Subject(const NicView& nic);
 
   std::string id, busid, index, name, port;
 };
 
-// The texts of a finding, before its id and subjects are known.
+// Adds subjects for all views in a range of pointers.
+void append(std::vector<Subject>& subjects, const auto& views) {
+  for (const auto* view : views) subjects.emplace_back(*view);
+}
+
+// The texts of a finding, before its id and subjects are known. A consequence or fix that is empty
+// is that of the check.
 struct Problem {
   Severity severity = Severity::warning;
   std::string evidence;
@@ -142,36 +143,53 @@ struct CheckRow {
   std::string_view title;
   void (*run)(const Machine& machine, CheckResult& result);
   std::string_view nothing;  // reason when the machine has nothing to examine: "no GPUs"
+  // Texts for the findings that have no others.
+  std::string_view consequence = {};
+  std::string_view fix = {};
 };
 
 // Collects the findings of one check.
 class CheckResult {
  public:
+  explicit CheckResult(const CheckRow& row) : row_(row) {}
+
   // Records that the check could examine a host or device. A check that examined at least one is
   // "ok" unless it has findings.
   void looked() { looked_ = true; }
   // Records that a host or one of its devices lacks a fact. The reason is taken from the host's
   // facts about its sources.
-  void lacks(const TopologyHost& host, std::string_view fact);
+  void lacks(const HostView& host, std::string_view fact);
   // Records why a host or device could not be examined. The reason is shown only if the check could
   // examine no host and no device.
   void not_checked(std::string_view reason);
+  // Returns a fact of a host or device, and records that it was examined or that it lacks the fact.
+  std::string_view look(const auto& view, std::string_view fact) {
+    const std::string_view value = view[fact];
+    if (value.empty())
+      lacks(view.host(), fact);
+    else
+      looked();
+    return value;
+  }
   // Adds a finding. Findings with equal texts become one finding with all their subjects.
-  void add(const Subject& subject, const Problem& problem);
-  void add(const std::vector<Subject>& subjects, const Problem& problem);
+  void add(const std::vector<Subject>& subjects, Problem problem);
+  void add(const Subject& subject, Problem problem) {
+    add(std::vector{subject}, std::move(problem));
+  }
   // Records that the planner already reports this problem. The check then has the status "finding",
   // but no findings.
   void said_elsewhere() { said_elsewhere_ = true; }
 
-  Check check(const CheckRow& row) const;
-  std::vector<Finding> findings(std::string_view id) const;
+  Check check() const;
+  std::vector<Finding> findings() const;
 
  private:
+  const CheckRow& row_;
   std::vector<Finding> groups_;  // one finding for each problem, with an empty id
   // Maps the text of a problem to the position of its finding in groups_.
   std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> reasons_;
-  const TopologyHost* last_lack_host_ = nullptr;
+  const HostView* last_lack_host_ = nullptr;
   std::string last_lack_fact_;
   std::size_t lacks_ = 0;
   bool looked_ = false;
@@ -188,32 +206,21 @@ extern const std::span<const CheckRow> environment_checks;
 extern const std::span<const CheckRow> nccl_checks;
 extern const std::span<const CheckRow> rank_checks;
 
-// True for NICs that support RDMA verbs; false for plain and virtual network interfaces.
-bool is_rdma(const TopologyNic& nic);
-bool has_rdma(const Machine& machine, const HostView& view);
 // Returns the ids of all NICs that are nearest to some GPU of the host. Empty when no source shows
 // the PCI paths.
-std::set<std::string_view> nearest_nics(const Machine& machine, const HostView& view);
-// Returns the positions of the NICs that the GPUs of the host should send through.
-std::set<std::size_t> used_nics(const Machine& machine, const HostView& view);
-// True for PCIe cards, which have NVLinks only if a bridge is installed, and for workstation
-// boards, which do not use all NVLinks of their GPUs.
-bool is_card(const TopologyGpu& gpu);
-// Parses a text that consists of one finite number; empty for any other text.
-std::optional<double> number_of(std::string_view text);
-// Returns the payload bandwidth of one PCIe lane in one direction, in GB/s. Empty for a transfer
-// rate that PCIe does not define.
-std::optional<double> lane_gbyte_s(double gt_s);
+std::set<std::string_view> nearest_nics(const HostView& host);
+// Returns the NICs that the GPUs of the host should send through.
+std::set<const NicView*> used_nics(const HostView& host);
 // True for a virtual machine that hides its topology: all GPUs are equally far from all NICs, or no
 // GPU has a NUMA node.
-bool is_flattened(const Machine& machine, const HostView& view);
+bool is_flattened(const HostView& host);
 
 // An NCCL setting. The environment overrides nccl.conf; `value` is empty when neither sets it.
 struct Setting {
   std::string_view value;
   std::string_view where;  // where NCCL reads the value: "environment" or "nccl.conf"
 };
-Setting setting_of(const TopologyHost& host, std::string_view name);
+Setting setting_of(const HostView& host, std::string_view name);
 
 // True if the text begins with a number other than 0. NCCL reads its on/off variables in this way.
 bool is_on(std::string_view setting);
@@ -221,13 +228,12 @@ bool is_on(std::string_view setting);
 // Collects numbers and prints their range: "3" or "3 to 40".
 class Range {
  public:
-  void add(double value);
+  void add(double value) { least_ = std::min(least_, value), most_ = std::max(most_, value); }
   double most() const { return most_; }
   std::string text() const;
 
  private:
-  double least_ = 0, most_ = 0;
-  bool empty_ = true;
+  double least_ = std::numeric_limits<double>::infinity(), most_ = -least_;
 };
 
 // Counts equal values and finds the most frequent one; the greater value wins a tie.
@@ -235,97 +241,19 @@ template <class Value>
 class Census {
  public:
   void add(const Value& value) {
-    ++counts_[value];
+    const std::size_t count = ++counts_[value];
+    if (count > most_.second || (count == most_.second && most_.first < value))
+      most_ = {value, count};
     ++size_;
-    majority_.reset();
   }
   std::size_t size() const { return size_; }
-  std::size_t kinds() const { return counts_.size(); }
-  // Returns the most frequent value and its count. At least one value must have been added.
-  const std::pair<Value, std::size_t>& majority() {
-    if (!majority_) {
-      auto best = counts_.begin();
-      for (auto at = counts_.begin(); at != counts_.end(); ++at)
-        if (at->second >= best->second) best = at;
-      majority_ = *best;
-    }
-    return *majority_;
-  }
+  // Returns the most frequent value and its count.
+  const std::pair<Value, std::size_t>& majority() const { return most_; }
 
  private:
   std::map<Value, std::size_t> counts_;
-  std::optional<std::pair<Value, std::size_t>> majority_;
+  std::pair<Value, std::size_t> most_;
   std::size_t size_ = 0;
 };
-
-enum class Among {
-  gpus,
-  nics,      // all NICs except virtual ones
-  rdma_nics  // NICs for which is_rdma() is true
-};
-
-// Calls look(position, value) for each device that has the fact. Reports the fact as missing for
-// the other devices.
-template <class Look>
-void each_device(const Machine& machine, CheckResult& result, Among among, std::string_view fact,
-                 Look look) {
-  const bool is_gpu = among == Among::gpus;
-  const auto values = is_gpu ? machine.gpu_facts[fact] : machine.nic_facts[fact];
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!is_gpu && (among == Among::nics ? machine.nic(i).is_virtual : !machine.is_rdma[i]))
-      continue;
-    if (values[i].empty())
-      result.lacks(*(is_gpu ? machine.host_of_gpu(i) : machine.host_of_nic(i)).host, fact);
-    else
-      look(i, values[i]);
-  }
-}
-
-// each_gpu() and each_nic() also record each device that has the fact as examined.
-template <class Look>
-void each_gpu(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
-  each_device(machine, result, Among::gpus, fact, [&](std::size_t gpu, std::string_view value) {
-    result.looked();
-    look(gpu, value);
-  });
-}
-template <class Look>
-void each_nic(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
-  each_device(machine, result, Among::nics, fact, [&](std::size_t nic, std::string_view value) {
-    result.looked();
-    look(nic, value);
-  });
-}
-
-// Calls look(view, value) for each host that has the fact, and records the host as examined.
-// Reports the fact as missing for the other hosts.
-template <class Look>
-void each_host(const Machine& machine, CheckResult& result, std::string_view fact, Look look) {
-  for (const HostView& view : machine.hosts) {
-    const std::string_view value = get_fact(view.host->facts, fact);
-    if (value.empty()) {
-      result.lacks(*view.host, fact);
-      continue;
-    }
-    result.looked();
-    look(view, value);
-  }
-}
-
-// Visits the hosts for which the function `concerns` returns true. Calls look(view) if a source
-// read the NCCL settings of the host; otherwise reports the fact `setting` as missing on this host.
-template <class Concerns, class Look>
-void each_configured_host(const Machine& machine, CheckResult& result, std::string_view setting,
-                          Concerns concerns, Look look) {
-  for (const HostView& view : machine.hosts) {
-    if (!concerns(view)) continue;
-    if (!view.has_environment) {
-      result.lacks(*view.host, setting);
-      continue;
-    }
-    result.looked();
-    look(view);
-  }
-}
 
 }  // namespace atoll_v1::atoll::doctor

@@ -10,52 +10,43 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-constexpr auto gpudirect_cost =
-    "data between GPUs and NICs is copied through host memory, and NCCL prints no warning";
-
-void look_at_modules(const HostView& view, CheckResult& result) {
-  const std::string_view peermem = get_fact(view.host->facts, fact::peermem);
-  const std::string_view dma_buf = get_fact(view.host->facts, fact::dma_buf);
+void look_at_modules(const HostView& host, CheckResult& result) {
+  const std::string_view peermem = host[fact::peermem], dma_buf = host[fact::dma_buf];
   if (peermem == "yes" || dma_buf == "yes") return result.looked();
-  if (peermem.empty()) return result.lacks(*view.host, fact::peermem);
-  if (dma_buf.empty()) return result.lacks(*view.host, fact::dma_buf);
-  result.add(*view.host,
-             {error, "nvidia_peermem is not loaded, and GPU memory cannot be exported as dma-buf",
-              gpudirect_cost,
-              "modprobe nvidia_peermem (and add it to /etc/modules-load.d), or use the open kernel "
-              "modules of the driver with Linux 5.12 or newer"});
+  if (peermem.empty()) return result.lacks(host, fact::peermem);
+  if (dma_buf.empty()) return result.lacks(host, fact::dma_buf);
+  result.add(
+      host,
+      {error, "nvidia_peermem is not loaded, and GPU memory cannot be exported as dma-buf", "",
+       "modprobe nvidia_peermem (and add it to /etc/modules-load.d), or use the open kernel "
+       "modules of the driver with Linux 5.12 or newer"});
 }
 
-void look_at_setting(const HostView& view, CheckResult& result) {
-  const Setting setting = setting_of(*view.host, "NCCL_NET_GDR_LEVEL");
-  if (setting.value != "LOC" && setting.value != "0") return;
-  result.add(*view.host, {error,
-                          fmt::format("NCCL_NET_GDR_LEVEL is {} ({}), which turns GPUDirect off",
-                                      setting.value, setting.where),
-                          gpudirect_cost, "unset NCCL_NET_GDR_LEVEL"});
-}
-
-void look_at_nic(const Machine& machine, std::size_t nic, CheckResult& result) {
-  const std::string_view gdr = machine.nic_facts[fact::gdr][nic];
-  if (!gdr.empty()) result.looked();
-  if (gdr != "no") return;
-  result.add(machine.nic(nic),
-             {warning, "NCCL's topology file shows the NIC without GPUDirect", gpudirect_cost,
-              "modprobe nvidia_peermem; then let NCCL write the file again (NCCL_TOPO_DUMP_FILE)"});
+void look_at_setting(const HostView& host, CheckResult& result) {
+  const Setting setting = setting_of(host, "NCCL_NET_GDR_LEVEL");
+  if (setting.value == "LOC" || setting.value == "0")
+    result.add(host, {error,
+                      fmt::format("NCCL_NET_GDR_LEVEL is {} ({}), which turns GPUDirect off",
+                                  setting.value, setting.where),
+                      "", "unset NCCL_NET_GDR_LEVEL"});
 }
 
 void gpudirect(const Machine& machine, CheckResult& result) {
-  for (const HostView& view : machine.hosts) {
-    if (view.gpus.empty()) continue;
+  for (const HostView& host : machine.hosts) {
     bool has_nics = false;
-    for (const std::size_t nic : view.nics) {
-      if (!machine.is_rdma[nic] || !machine.may_be_active[nic]) continue;
+    for (const NicView* nic : host.nics) {
+      if (host.gpus.empty() || !nic->is_rdma || !nic->may_be_active) continue;
       has_nics = true;
-      look_at_nic(machine, nic, result);
+      const std::string_view gdr = (*nic)[fact::gdr];
+      if (!gdr.empty()) result.looked();
+      if (gdr == "no")
+        result.add(*nic, {warning, "NCCL's topology file shows the NIC without GPUDirect", "",
+                          "modprobe nvidia_peermem; then let NCCL write the file again "
+                          "(NCCL_TOPO_DUMP_FILE)"});
     }
     if (!has_nics) continue;
-    look_at_modules(view, result);
-    look_at_setting(view, result);
+    look_at_modules(host, result);
+    look_at_setting(host, result);
   }
 }
 
@@ -75,16 +66,16 @@ std::optional<bool> on_other_socket(const TopologyGpu& gpu, const TopologyNic& n
 
 void nic_far(const Machine& machine, CheckResult& result) {
   const PathLevels levels(machine.topology);
-  for (const HostView& view : machine.hosts)
-    for (const std::size_t number : view.gpus) {
-      const TopologyGpu& gpu = machine.gpu(number);
-      if (machine.used[number].empty()) {
+  for (const HostView& host : machine.hosts)
+    for (const GpuView* view : host.gpus) {
+      if (view->used.empty()) {
         result.not_checked("no NIC that a GPU could use");
         continue;
       }
-      const TopologyNic& nic = machine.nic(machine.used[number].front());
+      const TopologyGpu& gpu = *view->part;
+      const TopologyNic& nic = *view->used.front()->part;
       const auto stated = levels.stated(gpu.id, nic.id);
-      const auto far = on_other_socket(gpu, nic, *view.host, stated);
+      const auto far = on_other_socket(gpu, nic, *host.part, stated);
       if (!far) {
         result.not_checked("no source shows the sockets of GPUs and NICs");
         continue;
@@ -92,14 +83,10 @@ void nic_far(const Machine& machine, CheckResult& result) {
       result.looked();
       if (!*far) continue;
       const bool is_stated = stated && (gpu.package < 0 || nic.package < 0);
-      result.add(gpu,
-                 {warning,
-                  fmt::format("the nearest NIC that the GPU can use, {}, is on another socket{}",
-                              nic.name, is_stated ? " or NUMA node (SYS)" : ""),
-                  "traffic of the GPU crosses the link between the sockets, and NCCL does not use "
-                  "GPUDirect over this link",
-                  "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which "
-                  "ports are down)"});
+      result.add(
+          *view,
+          {warning, fmt::format("the nearest NIC that the GPU can use, {}, is on another socket{}",
+                                nic.name, is_stated ? " or NUMA node (SYS)" : "")});
     }
 }
 
@@ -115,94 +102,90 @@ std::string local_names(const std::vector<Subject>& subjects) {
 
 // A NIC, or all ports of one adapter, with the GPUs that use it.
 struct Share {
-  std::vector<std::size_t> nics, gpus;
-  double gbyte_s = 0;
-  bool known = true;
+  std::vector<const NicView*> nics;
+  std::vector<const GpuView*> gpus;
 };
 
-void nic_shared(const Machine& machine, CheckResult& result) {
-  std::vector<std::size_t> share_of(machine.topology.nics.size(), nowhere);
-  // Maps a host and one of its adapters to the adapter's position in `shares`.
-  std::map<std::pair<std::size_t, std::string_view>, std::size_t> adapters;
+std::vector<Share> shares_of(const Machine& machine) {
+  // Maps a host and one of its adapters, or a NIC without an adapter, to a position in `shares`.
+  using Key = std::pair<std::string_view, std::string_view>;
+  std::map<Key, std::size_t> numbers;
   std::vector<Share> shares;
-  const auto place = [&](std::size_t nic) {
-    const std::string_view adapter = machine.nic(nic).adapter;
-    share_of[nic] = shares.size();
-    if (!adapter.empty())
-      share_of[nic] =
-          adapters.try_emplace({machine.nic_hosts[nic], adapter}, shares.size()).first->second;
-    if (share_of[nic] == shares.size()) shares.emplace_back();
-    Share& share = shares[share_of[nic]];
-    share.nics.push_back(nic);
-    share.known = share.known && machine.usable[nic].has_value();
-    share.gbyte_s += machine.usable[nic].value_or(0);
-  };
-  for (std::size_t gpu = 0; gpu < machine.used.size(); ++gpu)
-    for (const std::size_t nic : machine.used[gpu]) {
-      if (share_of[nic] == nowhere) place(nic);
-      std::vector<std::size_t>& gpus = shares[share_of[nic]].gpus;
-      if (gpus.empty() || gpus.back() != gpu) gpus.push_back(gpu);
+  for (const GpuView& gpu : machine.gpus)
+    for (const NicView* nic : gpu.used) {
+      const TopologyNic& part = *nic->part;
+      const Key key = part.adapter.empty() ? Key("", part.id) : Key(part.host, part.adapter);
+      const auto [at, is_new] = numbers.try_emplace(key, shares.size());
+      if (is_new) shares.emplace_back();
+      Share& share = shares[at->second];
+      if (std::ranges::find(share.nics, nic) == share.nics.end()) share.nics.push_back(nic);
+      if (share.gpus.empty() || share.gpus.back() != &gpu) share.gpus.push_back(&gpu);
     }
-  for (const Share& share : shares) {
+  return shares;
+}
+
+void nic_shared(const Machine& machine, CheckResult& result) {
+  for (const Share& share : shares_of(machine)) {
     result.looked();
     if (share.gpus.size() < 2) continue;
+    double gbyte_s = 0;
+    for (const NicView* nic : share.nics) gbyte_s += nic->usable_gbyte_s.value_or(0);
     std::string cost;
-    if (share.known)
+    if (std::ranges::all_of(share.nics, [](auto* nic) { return nic->usable_gbyte_s.has_value(); }))
       cost = fmt::format("each GPU gets {:.3g} of {:.3g} GB/s when all of them send at once",
-                         share.gbyte_s / static_cast<double>(share.gpus.size()), share.gbyte_s);
+                         gbyte_s / static_cast<double>(share.gpus.size()), gbyte_s);
     std::vector<Subject> gpus, nics;
-    for (const std::size_t gpu : share.gpus) gpus.emplace_back(machine.gpu(gpu));
-    for (const std::size_t nic : share.nics) nics.emplace_back(machine.nic(nic));
+    append(gpus, share.gpus);
+    append(nics, share.nics);
     // The evidence of a finding names the devices, because the subjects of a combined finding do
     // not show which GPU shares which NIC.
     const std::string evidence = fmt::format(
         "{} ({}) share {} ({})", plural(gpus.size(), "GPU"), local_names(gpus),
         nics.size() == 1 ? "one NIC" : fmt::format("{} ports of one adapter", nics.size()),
         local_names(nics));
-    std::vector<Subject> subjects = std::move(nics);
-    subjects.insert(subjects.end(), gpus.begin(), gpus.end());
-    result.add(subjects, {info, evidence, cost});
+    nics.insert(nics.end(), gpus.begin(), gpus.end());
+    result.add(nics, {info, evidence, cost});
   }
 }
 
 void rails_assumed(const Machine& machine, CheckResult& result) {
   if (machine.hosts.size() < 2)
     return result.not_checked("only one host: rails connect several hosts");
-  const auto leaves = machine.nic_facts[fact::leaf];
-  std::vector<bool> seen(machine.topology.nics.size());
-  std::size_t used = 0, assumed = 0, rails = 0;
-  for (const HostView& view : machine.hosts) {
+  std::set<const NicView*> used;
+  std::size_t rails = 0;
+  for (const HostView& host : machine.hosts) {
     std::size_t rails_here = 0;  // number of rails on this host; GPUs with one NIC share a rail
-    for (const std::size_t gpu : view.gpus) {
-      const std::size_t before = used;
-      for (const std::size_t nic : machine.used[gpu]) {
-        if (seen[nic]) continue;
-        seen[nic] = true;
-        ++used;
-        assumed += leaves[nic].empty() ? 1 : 0;
-      }
-      rails_here += used > before ? 1 : 0;
+    for (const GpuView* gpu : host.gpus) {
+      const std::size_t before = used.size();
+      used.insert(gpu->used.begin(), gpu->used.end());
+      rails_here += used.size() > before ? 1 : 0;
     }
     rails = std::max(rails, rails_here);
   }
-  if (used == 0) return;
+  if (used.empty()) return;
   result.looked();
-  if (assumed == 0) return;
-  result.add(
-      std::vector<Subject>{},
-      {info,
-       fmt::format("the leaf switches of {} of {} are unknown; {} per host are assumed by position",
-                   assumed, plural(used, "NIC"), plural(rails, "rail")),
-       "if positions do not match leaf switches, replicate groups cross the spine",
-       "write the fabric to a file (ibnetdiscover > fabric.txt) and use it: --fabric fabric.txt"});
+  const auto assumed =
+      std::ranges::count_if(used, [](const NicView* nic) { return (*nic)[fact::leaf].empty(); });
+  if (assumed > 0)
+    result.add(
+        std::vector<Subject>{},
+        {info, fmt::format("the leaf switches of {} of {} are unknown; {} per host are assumed by "
+                           "position",
+                           assumed, plural(used.size(), "NIC"), plural(rails, "rail"))});
 }
 
 constexpr CheckRow rows[] = {
-    {"gpudirect", "NICs access GPU memory directly", gpudirect, "no host with GPUs and RDMA NICs"},
-    {"nic_far", "GPUs have a NIC on their socket", nic_far, "no GPUs"},
+    {"gpudirect", "NICs access GPU memory directly", gpudirect, "no host with GPUs and RDMA NICs",
+     "data between GPUs and NICs is copied through host memory, and NCCL prints no warning"},
+    {"nic_far", "GPUs have a NIC on their socket", nic_far, "no GPUs",
+     "traffic of the GPU crosses the link between the sockets, and NCCL does not use GPUDirect "
+     "over this link",
+     "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which ports are down)"},
     {"nic_shared", "GPUs share no NIC", nic_shared, "no NIC that a GPU could use"},
     {"rails_assumed", "The leaf switches of the rails are known", rails_assumed,
-     "no NIC that a GPU could use"},
+     "no NIC that a GPU could use",
+     "if positions do not match leaf switches, replicate groups cross the spine",
+     "write the fabric to a file (ibnetdiscover > fabric.txt) and use it: --fabric fabric.txt"},
 };
 
 }  // namespace

@@ -53,17 +53,17 @@ struct NameList {
 };
 
 struct Port {
-  std::size_t number = 0;  // position of the NIC in the topology
-  std::string_view name;   // name of the adapter: "mlx5_0"
+  const NicView* nic = nullptr;
+  std::string_view name;  // name of the adapter: "mlx5_0"
   int port = 1;
 };
 
-std::vector<Port> rdma_ports(const Machine& machine, const HostView& view) {
+std::vector<Port> rdma_ports(const HostView& host) {
   std::vector<Port> ports;
-  for (const std::size_t number : view.nics) {
-    if (!machine.is_rdma[number]) continue;
-    const PortName name = split_port(machine.nic(number).name);
-    ports.push_back({number, name.device, parse_number<int>(name.port).value_or(1)});
+  for (const NicView* nic : host.nics) {
+    if (!nic->is_rdma) continue;
+    const PortName name = split_port((*nic)->name);
+    ports.push_back({nic, name.device, parse_number<int>(name.port).value_or(1)});
   }
   return ports;
 }
@@ -72,15 +72,20 @@ std::string quoted(std::string_view name, const Setting& setting) {
   return fmt::format("{}={} ({})", name, setting.value, setting.where);
 }
 
-double gbyte_s(const Machine& machine, const std::vector<std::size_t>& nics) {
+double gbyte_s(const std::vector<const NicView*>& nics) {
   double sum = 0;
-  for (const std::size_t nic : nics) sum += machine.usable[nic].value_or(0);
+  for (const NicView* nic : nics) sum += nic->usable_gbyte_s.value_or(0);
   return sum;
 }
 
-constexpr auto exact_fix =
-    "write '=' and whole names with ports, as in NCCL_IB_HCA==mlx5_0:1; atoll-topo --format env "
-    "prints the whole line";
+// Records whether a source read the NCCL settings of the host, or that it lacks the setting.
+bool looks_at_settings(const HostView& host, std::string_view setting, CheckResult& result) {
+  if (host.has_environment)
+    result.looked();
+  else
+    result.lacks(host, setting);
+  return host.has_environment;
+}
 
 // True if the prefix ends inside a number of the name. The prefix "mlx5_1" of "mlx5_10" is hardly
 // intended; the prefix "mlx5" of "mlx5_0" usually is intended.
@@ -91,7 +96,7 @@ bool cuts_a_number(std::string_view prefix, std::string_view name) {
 
 // Reports names in NCCL_IB_HCA that match no adapter of the host, and names that also match other
 // adapters as prefixes.
-void judge_entries(const HostView& view, const Setting& setting, const NameList& list,
+void judge_entries(const HostView& host, const std::string& setting, const NameList& list,
                    const std::vector<Port>& ports, CheckResult& result) {
   for (const NameList::Entry& entry : list.entries) {
     std::vector<std::string> also, longer;
@@ -104,214 +109,175 @@ void judge_entries(const HostView& view, const Setting& setting, const NameList&
       if (cuts_a_number(entry.name, port.name)) longer.emplace_back(port.name);
     }
     if (!found)
-      result.add(*view.host,
-                 {warning,
-                  fmt::format("the setting {} names {}, which this host does not have",
-                              quoted("NCCL_IB_HCA", setting), entry.text),
-                  list.exclude ? "this name excludes no NIC" : "NCCL uses fewer NICs than intended",
-                  exact_fix});
+      result.add(host, {warning,
+                        fmt::format("the setting {} names {}, which this host does not have",
+                                    setting, entry.text),
+                        list.exclude ? "this name excludes no NIC"
+                                     : "NCCL uses fewer NICs than intended"});
     if (!whole) also = std::move(longer);
     also.erase(std::unique(also.begin(), also.end()), also.end());
     if (!also.empty())
       result.add(
-          *view.host,
-          {warning,
-           fmt::format(
-               "{}: {}{}", quoted("NCCL_IB_HCA", setting),
-               whole ? fmt::format("as a prefix, {} also matches ", entry.name)
-                     : fmt::format("no adapter is called {}; as a prefix it matches ", entry.name),
-               enumerate(also, 4)),
-           list.exclude ? "NCCL leaves out more NICs than intended"
-                        : "NCCL uses more NICs than intended",
-           exact_fix});
+          host, {warning,
+                 fmt::format("{}: {}{}", setting,
+                             whole ? fmt::format("as a prefix, {} also matches ", entry.name)
+                                   : fmt::format("no adapter is called {}; as a prefix it matches ",
+                                                 entry.name),
+                             enumerate(also, 4)),
+                 list.exclude ? "NCCL leaves out more NICs than intended"
+                              : "NCCL uses more NICs than intended"});
   }
 }
 
-// Reports ports that NCCL_IB_HCA selects although no GPU should send through them. `useless` holds
-// the positions of these ports in the topology.
-void judge_excess(const Machine& machine, const HostView& view, const std::string& setting,
-                  const std::vector<std::size_t>& useless, CheckResult& result) {
-  const std::set<std::string_view> nearest = nearest_nics(machine, view);
+// Reports ports that NCCL_IB_HCA selects although no GPU should send through them.
+void judge_excess(const HostView& host, const std::string& setting,
+                  const std::vector<const NicView*>& useless, CheckResult& result) {
+  const std::set<std::string_view> nearest = nearest_nics(host);
   // Without PCI paths, `nearest` is empty, and no port can be called too far.
   if (useless.empty() || nearest.empty()) return;
   std::vector<std::string> names;
   bool far = false;
-  for (const std::size_t nic : useless) {
-    names.push_back(machine.nic(nic).name);
-    far = far || !nearest.contains(machine.nic(nic).id);
+  for (const NicView* nic : useless) {
+    names.push_back((*nic)->name);
+    far = far || !nearest.contains((*nic)->id);
   }
   std::ranges::sort(names, natural_less);
-  result.add(*view.host,
-             {far ? warning : info,
-              fmt::format("the setting {} selects {}, which no GPU should use", setting,
-                          enumerate(names, 4)),
-              far ? "NCCL may send through ports that are slower or farther from the GPUs"
-                  : "GPUs may get unequal shares of the ports",
-              exact_fix});
+  result.add(host, {far ? warning : info,
+                    fmt::format("the setting {} selects {}, which no GPU should use", setting,
+                                enumerate(names, 4)),
+                    far ? "NCCL may send through ports that are slower or farther from the GPUs"
+                        : "GPUs may get unequal shares of the ports"});
 }
 
 // Compares the ports that NCCL_IB_HCA selects with the ports that the GPUs should use.
-void judge_choice(const Machine& machine, const HostView& view, const Setting& setting,
-                  const NameList& list, const std::vector<Port>& ports, CheckResult& result) {
-  const std::set<std::size_t> wanted = used_nics(machine, view);
-  std::vector<std::size_t> useful, kept, useless;
+void judge_choice(const HostView& host, const std::string& setting, const NameList& list,
+                  const std::vector<Port>& ports, CheckResult& result) {
+  const std::set<const NicView*> wanted = used_nics(host);
+  std::vector<const NicView*> useful, kept, useless;
   std::set<std::string_view> layers;
   bool any = false;
   for (const Port& port : ports) {
-    if (!machine.may_be_active[port.number]) continue;
+    if (!port.nic->may_be_active) continue;
     const bool selected = list.selects(port.name, port.port);
+    const bool is_wanted = wanted.contains(port.nic);
     any = any || selected;
-    if (selected) layers.insert(machine.nic(port.number).layer);
-    if (selected && !wanted.contains(port.number)) useless.push_back(port.number);
-    if (!wanted.contains(port.number)) continue;
-    useful.push_back(port.number);
-    if (selected) kept.push_back(port.number);
+    if (selected) layers.insert((*port.nic)->layer);
+    if (selected) (is_wanted ? kept : useless).push_back(port.nic);
+    if (is_wanted) useful.push_back(port.nic);
   }
-  const std::string text = quoted("NCCL_IB_HCA", setting);
   if (!any) {
-    result.add(*view.host,
-               {error, fmt::format("the setting {} leaves NCCL no active port", text),
-                "NCCL falls back to TCP sockets, or stops",
-                "unset NCCL_IB_HCA, or use the line that atoll-topo --format env prints"});
+    result.add(host, {error, fmt::format("the setting {} leaves NCCL no active port", setting),
+                      "NCCL falls back to TCP sockets, or stops",
+                      "unset NCCL_IB_HCA, or use the line that atoll-topo --format env prints"});
     return;
   }
   if (kept.size() < useful.size())
-    result.add(*view.host,
+    result.add(host,
                {warning,
                 fmt::format("the setting {} selects {} of the {} NICs that the GPUs should use",
-                            text, kept.size(), useful.size()),
-                fmt::format("NCCL can use {:.4g} of {:.4g} GB/s", gbyte_s(machine, kept),
-                            gbyte_s(machine, useful)),
-                exact_fix});
+                            setting, kept.size(), useful.size()),
+                fmt::format("NCCL can use {:.4g} of {:.4g} GB/s", gbyte_s(kept), gbyte_s(useful))});
   if (layers.size() > 1)
-    result.add(*view.host, {warning,
-                            fmt::format("the setting {} selects ports of several link layers: {}",
-                                        text, fmt::join(layers, ", ")),
-                            "NCCL cannot connect ports of different link layers", exact_fix});
+    result.add(host, {warning,
+                      fmt::format("the setting {} selects ports of several link layers: {}",
+                                  setting, fmt::join(layers, ", ")),
+                      "NCCL cannot connect ports of different link layers"});
   else
-    judge_excess(machine, view, text, useless, result);
+    judge_excess(host, setting, useless, result);
 }
 
 void nccl_ib_hca(const Machine& machine, CheckResult& result) {
-  const auto setting = [](const HostView& view) { return setting_of(*view.host, "NCCL_IB_HCA"); };
-  const auto concerns = [&](const HostView& view) {
-    return has_rdma(machine, view) || !setting(view).value.empty();
-  };
-  each_configured_host(machine, result, "env.NCCL_IB_HCA", concerns, [&](const HostView& view) {
-    if (setting(view).value.empty()) return;
-    const std::vector<Port> ports = rdma_ports(machine, view);
-    const NameList list(setting(view).value);
-    judge_entries(view, setting(view), list, ports, result);
-    judge_choice(machine, view, setting(view), list, ports, result);
-  });
+  for (const HostView& host : machine.hosts) {
+    const Setting setting = setting_of(host, "NCCL_IB_HCA");
+    if (!host.has_rdma && setting.value.empty()) continue;
+    if (!looks_at_settings(host, "env.NCCL_IB_HCA", result) || setting.value.empty()) continue;
+    const std::vector<Port> ports = rdma_ports(host);
+    const NameList list(setting.value);
+    const std::string text = quoted("NCCL_IB_HCA", setting);
+    judge_entries(host, text, list, ports, result);
+    judge_choice(host, text, list, ports, result);
+  }
 }
 
 void nccl_ib_disabled(const Machine& machine, CheckResult& result) {
-  const auto active_ports = [&](const HostView& view) {
-    std::vector<std::size_t> active;
-    for (const std::size_t nic : view.nics)
-      if (machine.is_rdma[nic] && machine.may_be_active[nic]) active.push_back(nic);
-    return active;
-  };
-  const auto concerns = [&](const HostView& view) { return !active_ports(view).empty(); };
-  each_configured_host(machine, result, "env.NCCL_IB_DISABLE", concerns, [&](const HostView& view) {
-    const std::vector<std::size_t> active = active_ports(view);
-    const Setting setting = setting_of(*view.host, "NCCL_IB_DISABLE");
-    if (!is_on(setting.value)) return;
-    const double lost = gbyte_s(machine, active);
+  for (const HostView& host : machine.hosts) {
+    std::vector<const NicView*> active;
+    for (const NicView* nic : host.nics)
+      if (nic->is_rdma && nic->may_be_active) active.push_back(nic);
+    if (active.empty() || !looks_at_settings(host, "env.NCCL_IB_DISABLE", result)) continue;
+    const Setting setting = setting_of(host, "NCCL_IB_DISABLE");
+    if (!is_on(setting.value)) continue;
+    const double lost = gbyte_s(active);
     result.add(
-        *view.host,
-        {error,
-         fmt::format("{}, and {} active", quoted("NCCL_IB_DISABLE", setting),
-                     active.size() == 1 ? "an RDMA port is"
-                                        : fmt::format("{} RDMA ports are", active.size())),
-         lost > 0 ? fmt::format("{:.4g} GB/s are not used: NCCL sends over TCP sockets", lost)
-                  : "NCCL sends over TCP sockets",
-         setting.where == "environment" ? "unset NCCL_IB_DISABLE"
-                                        : "remove NCCL_IB_DISABLE from nccl.conf, or set "
-                                          "NCCL_IB_DISABLE=0 in the environment"});
-  });
+        host, {error,
+               fmt::format("{}, and {} active", quoted("NCCL_IB_DISABLE", setting),
+                           active.size() == 1 ? "an RDMA port is"
+                                              : fmt::format("{} RDMA ports are", active.size())),
+               lost > 0 ? fmt::format("{:.4g} GB/s are not used: NCCL sends over TCP sockets", lost)
+                        : "NCCL sends over TCP sockets",
+               setting.where == "environment" ? "unset NCCL_IB_DISABLE"
+                                              : "remove NCCL_IB_DISABLE from nccl.conf, or set "
+                                                "NCCL_IB_DISABLE=0 in the environment"});
+  }
 }
-
-// Returns the setting, `disable` or `level`, that turns a transport off on the host; empty when
-// neither does.
-Setting switched_off(const TopologyHost& host, std::string_view disable, std::string_view level) {
-  if (const Setting setting = setting_of(host, disable); is_on(setting.value)) return setting;
-  if (level.empty()) return {};
-  const Setting setting = setting_of(host, level);
-  return setting.value == "LOC" || setting.value == "0" ? setting : Setting{};
-}
-
-bool has_several_gpus(const HostView& view) { return view.gpus.size() > 1; }
 
 void nccl_p2p_disabled(const Machine& machine, CheckResult& result) {
-  each_configured_host(
-      machine, result, "env.NCCL_P2P_DISABLE", has_several_gpus, [&](const HostView& view) {
-        const bool disabled = is_on(setting_of(*view.host, "NCCL_P2P_DISABLE").value);
-        const Setting setting = switched_off(*view.host, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL");
-        if (setting.value.empty()) return;
-        std::optional<double> rate;
-        bool linked = false;
-        for (const std::size_t gpu : view.gpus) {
-          const std::size_t number = machine.island_of_gpu[gpu];
-          if (number == nowhere || machine.islands[number].state != IslandState::known) continue;
-          linked = true;
-          if (machine.islands[number].gpu_gbyte_s) rate = machine.islands[number].gpu_gbyte_s;
-        }
-        std::string cost = "GPUs exchange data through host memory";
-        if (linked)
-          cost += rate ? fmt::format(" instead of their links of {:.4g} GB/s per GPU", *rate)
-                       : " instead of their links";
-        result.add(*view.host, {linked ? error : warning,
-                                quoted(disabled ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", setting),
-                                cost, "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL (also in nccl.conf)"});
-      });
+  for (const HostView& host : machine.hosts) {
+    if (host.gpus.size() < 2 || !looks_at_settings(host, "env.NCCL_P2P_DISABLE", result)) continue;
+    const Setting disable = setting_of(host, "NCCL_P2P_DISABLE");
+    const Setting level = setting_of(host, "NCCL_P2P_LEVEL");
+    const bool is_disabled = is_on(disable.value);
+    if (!is_disabled && level.value != "LOC" && level.value != "0") continue;
+    std::optional<double> rate;
+    bool linked = false;
+    for (const GpuView* gpu : host.gpus) {
+      if (gpu->island == nullptr || gpu->island->state != IslandState::known) continue;
+      linked = true;
+      if (gpu->island->gpu_gbyte_s) rate = gpu->island->gpu_gbyte_s;
+    }
+    std::string cost = "GPUs exchange data through host memory";
+    if (linked)
+      cost += rate ? fmt::format(" instead of their links of {:.4g} GB/s per GPU", *rate)
+                   : " instead of their links";
+    result.add(host,
+               {linked ? error : warning,
+                is_disabled ? quoted("NCCL_P2P_DISABLE", disable) : quoted("NCCL_P2P_LEVEL", level),
+                cost});
+  }
 }
 
 void nccl_shm_disabled(const Machine& machine, CheckResult& result) {
-  each_configured_host(
-      machine, result, "env.NCCL_SHM_DISABLE", has_several_gpus, [&](const HostView& view) {
-        const Setting setting = switched_off(*view.host, "NCCL_SHM_DISABLE", "");
-        if (setting.value.empty()) return;
-        result.add(
-            *view.host,
-            {warning, quoted("NCCL_SHM_DISABLE", setting),
-             "GPUs that cannot reach each other directly use the network even inside the host",
-             "unset NCCL_SHM_DISABLE (also in nccl.conf)"});
-      });
+  for (const HostView& host : machine.hosts) {
+    if (host.gpus.size() < 2 || !looks_at_settings(host, "env.NCCL_SHM_DISABLE", result)) continue;
+    const Setting setting = setting_of(host, "NCCL_SHM_DISABLE");
+    if (is_on(setting.value)) result.add(host, {warning, quoted("NCCL_SHM_DISABLE", setting)});
+  }
 }
 
 void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
-  each_host(machine, result, fact::net_interfaces,
-            [&](const HostView& view, std::string_view interfaces) {
-              const Setting setting = setting_of(*view.host, "NCCL_SOCKET_IFNAME");
-              if (setting.value.size() < 2) return;  // NCCL ignores a value of one character
-              const NameList list(setting.value);
-              const std::vector<std::string_view> names = words_of(interfaces, " ,");
-              const bool any = std::ranges::any_of(
-                  names, [&](std::string_view name) { return list.selects(name, -1); });
-              std::vector<std::string> absent;
-              for (const NameList::Entry& entry : list.entries)
-                if (std::ranges::none_of(
-                        names, [&](std::string_view name) { return list.names(entry, name, -1); }))
-                  absent.emplace_back(entry.name);
-              std::vector<std::string> present(names.begin(), names.end());
-              if (!any)
-                result.add(*view.host,
-                           {error,
-                            fmt::format("the setting {} leaves NCCL no interface; the host has {}",
-                                        quoted("NCCL_SOCKET_IFNAME", setting), enumerate(present)),
-                            "NCCL does not start",
-                            "unset NCCL_SOCKET_IFNAME, or name an interface of this host"});
-              else if (!absent.empty() && !list.exclude)
-                result.add(
-                    *view.host,
-                    {warning,
-                     fmt::format("the setting {} names {}, but the host has only {}",
-                                 quoted("NCCL_SOCKET_IFNAME", setting), enumerate(absent),
-                                 enumerate(present)),
-                     "NCCL uses fewer interfaces than intended", "name interfaces of this host"});
-            });
+  for (const HostView& host : machine.hosts) {
+    const std::string_view interfaces = result.look(host, fact::net_interfaces);
+    const Setting setting = setting_of(host, "NCCL_SOCKET_IFNAME");
+    // NCCL ignores a value of one character.
+    if (interfaces.empty() || setting.value.size() < 2) continue;
+    const NameList list(setting.value);
+    const std::vector<std::string_view> names = words_of(interfaces, " ,");
+    const std::vector<std::string> present(names.begin(), names.end());
+    std::vector<std::string> absent;
+    for (const NameList::Entry& entry : list.entries)
+      if (std::ranges::none_of(names, [&](auto name) { return list.names(entry, name, -1); }))
+        absent.emplace_back(entry.name);
+    const std::string text = quoted("NCCL_SOCKET_IFNAME", setting);
+    if (std::ranges::none_of(names, [&](auto name) { return list.selects(name, -1); }))
+      result.add(host, {error,
+                        fmt::format("the setting {} leaves NCCL no interface; the host has {}",
+                                    text, enumerate(present)),
+                        "NCCL does not start",
+                        "unset NCCL_SOCKET_IFNAME, or name an interface of this host"});
+    else if (!absent.empty() && !list.exclude)
+      result.add(host, {warning, fmt::format("the setting {} names {}, but the host has only {}",
+                                             text, enumerate(absent), enumerate(present))});
+  }
 }
 
 bool changes_transport(std::string_view name) {
@@ -322,37 +288,39 @@ bool changes_transport(std::string_view name) {
 }
 
 void nccl_conf(const Machine& machine, CheckResult& result) {
-  const auto any = [](const HostView&) { return true; };
-  each_configured_host(machine, result, "nccl.conf.*", any, [&](const HostView& view) {
-    const Facts& facts = view.host->facts;
+  for (const HostView& host : machine.hosts) {
+    if (!looks_at_settings(host, "nccl.conf.*", result)) continue;
+    const Facts& facts = host->facts;
     std::vector<std::string> settings;
     for (auto at = facts.lower_bound(fact::nccl_conf_prefix);
          at != facts.end() && at->first.starts_with(fact::nccl_conf_prefix); ++at) {
       const std::string name = at->first.substr(fact::nccl_conf_prefix.size());
       if (!changes_transport(name)) continue;
-      const std::string_view env = get_fact(facts, std::string(fact::env_prefix) + name);
+      const std::string_view env = host[fmt::format("{}{}", fact::env_prefix, name)];
       settings.push_back(fmt::format("{}={}", name, at->second));
       if (!env.empty()) settings.back() += fmt::format(" (the environment sets {})", env);
     }
-    if (settings.empty()) return;
-    result.add(*view.host,
-               {info, fmt::format("nccl.conf sets {}", fmt::join(settings, ", ")),
-                "the settings apply to every job on the host that does not override them",
-                "check that the settings are intended: /etc/nccl.conf, ~/.nccl.conf, "
-                "$NCCL_CONF_FILE"});
-  });
+    if (!settings.empty())
+      result.add(host, {info, fmt::format("nccl.conf sets {}", fmt::join(settings, ", "))});
+  }
 }
 
 constexpr CheckRow rows[] = {
-    {"nccl_ib_hca", "NCCL_IB_HCA names the right NICs", nccl_ib_hca, "no RDMA NICs"},
+    {"nccl_ib_hca", "NCCL_IB_HCA names the right NICs", nccl_ib_hca, "no RDMA NICs", "",
+     "write '=' and whole names with ports, as in NCCL_IB_HCA==mlx5_0:1; atoll-topo --format env "
+     "prints the whole line"},
     {"nccl_ib_disabled", "NCCL may use RDMA", nccl_ib_disabled, "no active RDMA ports"},
     {"nccl_socket_ifname", "NCCL_SOCKET_IFNAME names interfaces that exist", nccl_socket_ifname,
-     "no hosts"},
+     "no hosts", "NCCL uses fewer interfaces than intended", "name interfaces of this host"},
     {"nccl_p2p_disabled", "NCCL may transfer data directly between GPUs", nccl_p2p_disabled,
-     "no host with several GPUs"},
+     "no host with several GPUs", "", "unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL (also in nccl.conf)"},
     {"nccl_shm_disabled", "NCCL may use shared memory", nccl_shm_disabled,
-     "no host with several GPUs"},
-    {"nccl_conf", "nccl.conf does not change the transports of NCCL", nccl_conf, "no hosts"},
+     "no host with several GPUs",
+     "GPUs that cannot reach each other directly use the network even inside the host",
+     "unset NCCL_SHM_DISABLE (also in nccl.conf)"},
+    {"nccl_conf", "nccl.conf does not change the transports of NCCL", nccl_conf, "no hosts",
+     "the settings apply to every job on the host that does not override them",
+     "check that the settings are intended: /etc/nccl.conf, ~/.nccl.conf, $NCCL_CONF_FILE"},
 };
 
 }  // namespace

@@ -6,146 +6,110 @@
 #include <set>
 
 #include "inspect/doctor/check.hpp"
+#include "pcie_rate.hpp"
 
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// A GPU or NIC, given by its position in the topology.
-struct Device {
-  bool is_nic = false;
-  std::size_t number = 0;
-};
-
-Subject subject_of(const Machine& machine, const Device& device) {
-  return device.is_nic ? Subject(machine.nic(device.number)) : Subject(machine.gpu(device.number));
-}
-
-const HostView& host_of(const Machine& machine, const Device& device) {
-  return device.is_nic ? machine.host_of_nic(device.number) : machine.host_of_gpu(device.number);
-}
-
-// Calls look(device, value) for each GPU and each NIC for which the topology knows the fact.
+// Calls look(device) for each GPU and each NIC.
 template <class Look>
-void each_pci_device(const Machine& machine, CheckResult& result, std::string_view fact,
-                     Look look) {
-  for (const bool is_nic : {false, true})
-    each_device(machine, result, is_nic ? Among::nics : Among::gpus, fact,
-                [&](std::size_t number, std::string_view value) {
-                  look(Device{is_nic, number}, value);
-                });
+void each_pci_device(const Machine& machine, Look look) {
+  for (const GpuView& gpu : machine.gpus) look(gpu);
+  for (const NicView& nic : machine.nics)
+    if (!nic->is_virtual) look(nic);
 }
 
 struct PciLink {
   double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // a rate or width of 0 is unknown
 };
 
-// The PCIe links of all GPUs, or of all NICs.
-class PciLinks {
- public:
-  explicit PciLinks(const FactColumns& facts)
-      : gt_s_(facts[fact::pci_gt_s]),
-        gt_s_max_(facts[fact::pci_gt_s_max]),
-        width_(facts[fact::pci_width]),
-        width_max_(facts[fact::pci_width_max]) {}
-  PciLink operator[](std::size_t device) {
-    return {gt_s_[device].value_or(0), gt_s_max_[device].value_or(0), width_[device].value_or(0),
-            width_max_[device].value_or(0)};
-  }
-
- private:
-  Numbers gt_s_, gt_s_max_, width_, width_max_;
-};
+PciLink link_of(const auto& device) {
+  return {device.number(fact::pci_gt_s).value_or(0), device.number(fact::pci_gt_s_max).value_or(0),
+          device.number(fact::pci_width).value_or(0),
+          device.number(fact::pci_width_max).value_or(0)};
+}
 
 // True for PCIe links that a virtual machine emulates: they show 2.5 GT/s, one lane or no lanes.
-bool is_emulated(const HostView& view, const PciLink& link) {
-  return view.is_vm &&
+bool is_emulated(const HostView& host, const PciLink& link) {
+  return host.is_vm &&
          (link.width <= 0 || link.width_max <= 1 || (link.gt_s_max > 0 && link.gt_s_max <= 2.5));
 }
 
-std::string carries(double gt_s, double width, double gt_s_max, double width_max) {
-  const auto now = lane_gbyte_s(gt_s), most = lane_gbyte_s(gt_s_max);
-  if (!now || !most)
-    return fmt::format("the link has {:.0f} % of its bandwidth", 100 * width / width_max);
-  return fmt::format("the link carries {:.3g} of {:.3g} GB/s", *now * width, *most * width_max);
+// Calls look(device, link) for each PCIe link whose fact `now` is less than its fact `most`.
+template <class Look>
+void each_slow_link(const Machine& machine, CheckResult& result, std::string_view now,
+                    std::string_view most, Look look) {
+  each_pci_device(machine, [&](const auto& device) {
+    const PciLink link = link_of(device);
+    const double is = device.number(now).value_or(0), may_be = device.number(most).value_or(0);
+    if (device[now].empty()) return result.lacks(device.host(), now);
+    if (is_emulated(device.host(), link))
+      return result.not_checked("a virtual machine shows emulated PCIe links");
+    if (is <= 0 || may_be <= 0) return result.lacks(device.host(), most);
+    result.looked();
+    if (is < may_be) look(device, link);
+  });
 }
 
 void pcie_width(const Machine& machine, CheckResult& result) {
-  PciLinks of_gpus(machine.gpu_facts), of_nics(machine.nic_facts);
-  each_pci_device(machine, result, fact::pci_width, [&](const Device& device, std::string_view) {
-    const HostView& view = host_of(machine, device);
-    const PciLink link = (device.is_nic ? of_nics : of_gpus)[device.number];
-    if (is_emulated(view, link))
-      return result.not_checked("a virtual machine shows emulated PCIe links");
-    if (link.width <= 0 || link.width_max <= 0)
-      return result.lacks(*view.host, fact::pci_width_max);
-    result.looked();
-    if (link.width >= link.width_max) return;
+  const auto look = [&](const auto& device, const PciLink& link) {
     // Uses the maximum rate of the link, because an idle device lowers its current rate.
     const double gt_s = std::max(link.gt_s, link.gt_s_max);
     result.add(
-        subject_of(machine, device),
+        device,
         {warning, fmt::format("the PCIe link has {:g} of {:g} lanes", link.width, link.width_max),
-         carries(gt_s, link.width, gt_s, link.width_max),
-         "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; reseat the card or its riser; check the "
-         "slot's bifurcation in the BIOS"});
-  });
+         is_pcie_rate(gt_s)
+             ? fmt::format("the link carries {:.3g} of {:.3g} GB/s", pcie_gbyte_s(gt_s, link.width),
+                           pcie_gbyte_s(gt_s, link.width_max))
+             : fmt::format("the link has {:.0f} % of its bandwidth",
+                           100 * link.width / link.width_max)});
+  };
+  each_slow_link(machine, result, fact::pci_width, fact::pci_width_max, look);
 }
 
 // Describes a PCIe link that runs below its full speed. The link of a NIC must carry at least as
 // much as the NIC's port. The link of a GPU may be slow while the GPU is idle.
 Problem slow_link(const PciLink& link, double port_gbyte_s) {
   Problem problem{info,
-                  fmt::format("the PCIe link runs at {:g} of {:g} GT/s", link.gt_s, link.gt_s_max),
-                  "none if the device is idle: an idle GPU slows its link down",
-                  "check again under load: lspci -vv -s BUSID | grep LnkSta"};
-  const auto lane = lane_gbyte_s(link.gt_s);
-  if (!lane || port_gbyte_s <= 0 || link.width <= 0) return problem;
+                  fmt::format("the PCIe link runs at {:g} of {:g} GT/s", link.gt_s, link.gt_s_max)};
+  if (!is_pcie_rate(link.gt_s) || port_gbyte_s <= 0 || link.width <= 0) return problem;
+  const double carried = pcie_gbyte_s(link.gt_s, link.width);
   problem.consequence = "none: the link carries at least as much as the port";
-  if (*lane * link.width >= port_gbyte_s) return problem;
+  if (carried >= port_gbyte_s) return problem;
   problem.severity = warning;
-  problem.consequence = fmt::format("the link carries {:.3g} GB/s, but the port {:.3g} GB/s",
-                                    *lane * link.width, port_gbyte_s);
+  problem.consequence =
+      fmt::format("the link carries {:.3g} GB/s, but the port {:.3g} GB/s", carried, port_gbyte_s);
   problem.fix =
       "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; use a faster slot, or lift the slot's limit "
       "in the BIOS";
   return problem;
 }
 
+double port_gbyte_s(const GpuView&) { return 0; }
+double port_gbyte_s(const NicView& nic) { return nic->rate_gbit_s.value_or(0) / 8; }
+
 void pcie_speed(const Machine& machine, CheckResult& result) {
-  PciLinks of_gpus(machine.gpu_facts), of_nics(machine.nic_facts);
-  each_pci_device(machine, result, fact::pci_gt_s, [&](const Device& device, std::string_view) {
-    const HostView& view = host_of(machine, device);
-    const PciLink link = (device.is_nic ? of_nics : of_gpus)[device.number];
-    if (is_emulated(view, link))
-      return result.not_checked("a virtual machine shows emulated PCIe links");
-    if (link.gt_s <= 0 || link.gt_s_max <= 0) return result.lacks(*view.host, fact::pci_gt_s_max);
-    result.looked();
-    if (link.gt_s >= link.gt_s_max) return;
-    const double port = device.is_nic ? machine.nic(device.number).rate_gbit_s.value_or(0) / 8 : 0;
-    result.add(subject_of(machine, device), slow_link(link, port));
-  });
+  each_slow_link(machine, result, fact::pci_gt_s, fact::pci_gt_s_max,
+                 [&](const auto& device, const PciLink& link) {
+                   result.add(device, slow_link(link, port_gbyte_s(device)));
+                 });
 }
 
 void pcie_replays(const Machine& machine, CheckResult& result) {
   constexpr double usual = 10;  // link training causes a few replays
   std::vector<Subject> few, many;
   Range few_range, many_range;
-  each_pci_device(machine, result, fact::pci_replays,
-                  [&](const Device& device, std::string_view value) {
-                    result.looked();
-                    const double replays = value == "0" ? 0 : number_of(value).value_or(0);
-                    if (replays <= 0) return;
-                    (replays < usual ? few : many).push_back(subject_of(machine, device));
-                    (replays < usual ? few_range : many_range).add(replays);
-                  });
+  each_pci_device(machine, [&](const auto& device) {
+    result.look(device, fact::pci_replays);
+    const double replays = device.number(fact::pci_replays).value_or(0);
+    if (replays <= 0) return;
+    (replays < usual ? few : many).emplace_back(device);
+    (replays < usual ? few_range : many_range).add(replays);
+  });
   const auto tell = [&](const std::vector<Subject>& subjects, Severity severity,
                         const Range& range) {
-    if (subjects.empty()) return;
-    result.add(subjects,
-               {severity, fmt::format("{} PCIe replays", range.text()),
-                "damaged packets are sent again; a rising count means a bad slot, riser or cable",
-                "check whether the count rises under load: grep . "
-                "/sys/bus/pci/devices/BUSID/aer_dev_correctable; reseat the card"});
+    if (!subjects.empty())
+      result.add(subjects, {severity, fmt::format("{} PCIe replays", range.text())});
   };
   tell(many, warning, many_range);
   tell(few, info, few_range);
@@ -171,18 +135,17 @@ std::vector<std::string_view> redirecting(std::string_view redirects, std::strin
 
 // The GPUs and RDMA NICs whose traffic ACS redirects, and the bridges that redirect the traffic.
 struct Redirected {
-  std::set<std::size_t> gpus, nics;
+  std::set<const GpuView*> gpus;
+  std::set<const NicView*> nics;
   std::set<std::string, std::less<>> bridges;
 
-  void add_host(const Machine& machine, const HostView& view) {
-    const auto of_gpus = machine.gpu_facts[fact::pci_acs],
-               of_nics = machine.nic_facts[fact::pci_acs];
-    for (const std::size_t gpu : view.gpus)
-      for (const std::size_t nic : view.nics) {
-        if (!machine.is_rdma[nic]) continue;
-        const std::string_view a = machine.gpu(gpu).pci_path, b = machine.nic(nic).pci_path;
-        const auto above_gpu = redirecting(of_gpus[gpu], a, b);
-        const auto above_nic = redirecting(of_nics[nic], b, a);
+  void add_host(const HostView& host) {
+    for (const GpuView* gpu : host.gpus)
+      for (const NicView* nic : host.nics) {
+        if (!nic->is_rdma) continue;
+        const std::string_view a = (*gpu)->pci_path, b = (*nic)->pci_path;
+        const auto above_gpu = redirecting((*gpu)[fact::pci_acs], a, b);
+        const auto above_nic = redirecting((*nic)[fact::pci_acs], b, a);
         if (above_gpu.empty() && above_nic.empty()) continue;
         gpus.insert(gpu), nics.insert(nic);
         bridges.insert(above_gpu.begin(), above_gpu.end());
@@ -192,88 +155,65 @@ struct Redirected {
 };
 
 // True when a source read the ACS setting of a bridge above a GPU or an RDMA NIC.
-bool knows_acs(const Machine& machine, const HostView& view) {
-  const auto of_gpus = machine.gpu_facts[fact::pci_acs], of_nics = machine.nic_facts[fact::pci_acs];
-  return std::ranges::any_of(view.gpus,
-                             [&](std::size_t gpu) {
-                               return !of_gpus[gpu].empty() && !machine.gpu(gpu).pci_path.empty();
-                             }) ||
-         std::ranges::any_of(view.nics, [&](std::size_t nic) {
-           return machine.is_rdma[nic] && !of_nics[nic].empty() &&
-                  !machine.nic(nic).pci_path.empty();
-         });
-}
-
-// Calls look(view) for each host that has both GPUs and RDMA NICs.
-template <class Look>
-void each_pairing_host(const Machine& machine, Look look) {
-  for (const HostView& view : machine.hosts)
-    if (!view.gpus.empty() && has_rdma(machine, view)) look(view);
+bool knows_acs(const HostView& host) {
+  const auto knows = [](const auto* device) {
+    return !(*device)[fact::pci_acs].empty() && !(*device)->pci_path.empty();
+  };
+  return std::ranges::any_of(host.gpus, knows) ||
+         std::ranges::any_of(host.nics,
+                             [&](const NicView* nic) { return nic->is_rdma && knows(nic); });
 }
 
 void acs(const Machine& machine, CheckResult& result) {
   Redirected redirected;
-  each_pairing_host(machine, [&](const HostView& view) {
-    if (!knows_acs(machine, view)) return result.lacks(*view.host, fact::pci_acs);
-    if (view.is_vm) return result.not_checked("a virtual machine needs ACS");
-    result.looked();
-    redirected.add_host(machine, view);
-  });
+  for (const HostView& host : machine.hosts) {
+    if (host.gpus.empty() || !host.has_rdma) continue;
+    if (!knows_acs(host)) {
+      result.lacks(host, fact::pci_acs);
+    } else if (host.is_vm) {
+      result.not_checked("a virtual machine needs ACS");
+    } else {
+      result.looked();
+      redirected.add_host(host);
+    }
+  }
   if (redirected.bridges.empty()) return;
   std::vector<Subject> subjects;
-  for (const std::size_t gpu : redirected.gpus) subjects.emplace_back(machine.gpu(gpu));
-  for (const std::size_t nic : redirected.nics) subjects.emplace_back(machine.nic(nic));
+  append(subjects, redirected.gpus);
+  append(subjects, redirected.nics);
   const std::vector<std::string> names(redirected.bridges.begin(), redirected.bridges.end());
-  result.add(subjects, {warning,
-                        fmt::format("ACS redirects the traffic of these devices at {}: {}",
-                                    plural(names.size(), "PCIe bridge"), enumerate(names, 4)),
-                        "transfers between GPUs and NICs go up to the root complex and back "
-                        "instead of through the switch, often at half the rate; some transfers "
-                        "hang",
-                        "as root, for each of these bridges and after each boot: setpci -s BRIDGE "
-                        "ECAP_ACS+0x6.w=0000; or switch off ACS in the BIOS"});
+  result.add(subjects,
+             {warning, fmt::format("ACS redirects the traffic of these devices at {}: {}",
+                                   plural(names.size(), "PCIe bridge"), enumerate(names, 4))});
 }
 
 // True if a GPU belongs to a Grace superchip. Grace CPUs use address translation to access the
 // memory of their GPUs, so the IOMMU must stay on.
-bool has_grace(const Machine& machine, const HostView& view) {
-  for (const std::size_t gpu : view.gpus)
+bool has_grace(const HostView& host) {
+  for (const GpuView* gpu : host.gpus)
     for (const std::string_view model : {"GH200", "GB200", "GB300"})
-      if (machine.gpu(gpu).model.find(model) != std::string::npos) return true;
+      if ((*gpu)->model.find(model) != std::string::npos) return true;
   return false;
 }
 
 void iommu(const Machine& machine, CheckResult& result) {
-  each_pairing_host(machine, [&](const HostView& view) {
-    const std::string_view value = get_fact(view.host->facts, fact::iommu);
-    if (value.empty()) return result.lacks(*view.host, fact::iommu);
-    result.looked();
-    if (value != "translated" || has_grace(machine, view)) return;
-    result.add(*view.host, {warning, "the IOMMU translates the addresses of devices",
-                            "transfers between GPUs and NICs go through the root complex and wait "
-                            "for address translations: they are much slower, and some hang",
-                            "boot with iommu=pt (GRUB_CMDLINE_LINUX in /etc/default/grub, then "
-                            "update-grub), or switch the IOMMU off in the BIOS"});
-  });
+  for (const HostView& host : machine.hosts) {
+    if (host.gpus.empty() || !host.has_rdma) continue;
+    if (result.look(host, fact::iommu) == "translated" && !has_grace(host))
+      result.add(host, {warning, "the IOMMU translates the addresses of devices"});
+  }
 }
 
 void ats(const Machine& machine, CheckResult& result) {
-  each_device(
-      machine, result, Among::rdma_nics, fact::pci_ats,
-      [&](std::size_t nic, std::string_view value) {
-        result.looked();
-        if (value != "no") return;
-        const HostView& view = machine.host_of_nic(nic);
-        const bool translated = get_fact(view.host->facts, fact::iommu) == "translated";
-        if (!view.is_vm && !translated) return;  // nothing is translated, so ATS has no use
-        result.add(
-            machine.nic(nic),
-            {warning,
-             fmt::format("ATS is off, and {}", translated ? "the IOMMU translates addresses"
-                                                          : "this is a virtual machine"),
-             "every transfer to a GPU goes to the root complex to translate its address",
-             "on the physical host: mlxconfig -d BUSID set ATS_ENABLED=true, then a cold reboot"});
-      });
+  for (const NicView& nic : machine.nics) {
+    if (!nic.is_rdma || result.look(nic, fact::pci_ats) != "no") continue;
+    const bool translated = nic.host()[fact::iommu] == "translated";
+    // On other hosts nothing is translated, so ATS has no use.
+    if (nic.host().is_vm || translated)
+      result.add(nic, {warning, fmt::format("ATS is off, and {}",
+                                            translated ? "the IOMMU translates addresses"
+                                                       : "this is a virtual machine")});
+  }
 }
 
 void max_read_request(const Machine& machine, CheckResult& result) {
@@ -281,66 +221,78 @@ void max_read_request(const Machine& machine, CheckResult& result) {
   // Small read requests limit the bandwidth of ports of at least this rate, in Gbit/s.
   constexpr double fast_port = 200;
   Range all;
-  const auto look = [&](auto judge) {
-    Numbers sizes(machine.nic_facts[fact::pci_max_read_request]);
-    each_device(
-        machine, result, Among::rdma_nics, fact::pci_max_read_request,
-        [&](std::size_t nic, std::string_view) {
-          if (machine.host_of_nic(nic).is_vm)
-            return result.not_checked("a virtual function does not show its maximum read request");
-          result.looked();
-          if (const auto bytes = sizes[nic]) judge(nic, *bytes);
-        });
-  };
-  look([&](std::size_t, double bytes) { all.add(bytes); });
-  look([&](std::size_t nic, double bytes) {
-    if (bytes >= best) return;
+  std::vector<const NicView*> limited;
+  for (const NicView& nic : machine.nics) {
+    if (!nic.is_rdma) continue;
+    if (nic.host().is_vm && !nic[fact::pci_max_read_request].empty()) {
+      result.not_checked("a virtual function does not show its maximum read request");
+      continue;
+    }
+    result.look(nic, fact::pci_max_read_request);
+    const auto bytes = nic.number(fact::pci_max_read_request);
+    if (bytes) all.add(*bytes);
+    if (bytes && *bytes < best) limited.push_back(&nic);
+  }
+  for (const NicView* nic : limited) {
+    const double bytes = *nic->number(fact::pci_max_read_request);
     std::string evidence = fmt::format("the NIC reads at most {:g} bytes at once", bytes);
     if (all.most() > bytes) evidence += fmt::format(", but other NICs read {:g}", all.most());
-    const bool fast = machine.nic(nic).rate_gbit_s.value_or(0) >= fast_port;
-    result.add(machine.nic(nic),
-               {fast ? warning : info, evidence,
-                "the same data needs more requests, which may limit a fast port",
-                "as root, after each boot: setpci -s BUSID CAP_EXP+8.w=5000:7000"});
-  });
+    const bool fast = (*nic)->rate_gbit_s.value_or(0) >= fast_port;
+    result.add(*nic, {fast ? warning : info, evidence});
+  }
 }
 
 void relaxed_ordering(const Machine& machine, CheckResult& result) {
-  each_device(
-      machine, result, Among::rdma_nics, fact::pci_relaxed_ordering,
-      [&](std::size_t nic, std::string_view value) {
-        if (machine.host_of_nic(nic).is_vm)
-          return result.not_checked("a virtual function does not show its relaxed ordering");
-        result.looked();
-        if (value != "no") return;
-        result.add(machine.nic(nic),
-                   {warning, "relaxed ordering is off",
-                    "writes into GPU memory wait for each other, above all on AMD hosts",
-                    "as root, after each boot: setpci -s BUSID CAP_EXP+8.w=0010:0010"});
-      });
-  for (const HostView& view : machine.hosts) {
-    const Setting setting = setting_of(*view.host, "NCCL_IB_PCI_RELAXED_ORDERING");
-    if (view.gpus.empty() || view.nics.empty() || setting.value.empty() || is_on(setting.value))
+  for (const NicView& nic : machine.nics) {
+    if (!nic.is_rdma) continue;
+    if (nic.host().is_vm && !nic[fact::pci_relaxed_ordering].empty())
+      result.not_checked("a virtual function does not show its relaxed ordering");
+    else if (result.look(nic, fact::pci_relaxed_ordering) == "no")
+      result.add(nic, {warning, "relaxed ordering is off"});
+  }
+  for (const HostView& host : machine.hosts) {
+    const Setting setting = setting_of(host, "NCCL_IB_PCI_RELAXED_ORDERING");
+    if (host.gpus.empty() || host.nics.empty() || setting.value.empty() || is_on(setting.value))
       continue;
     result.add(
-        *view.host,
-        {warning,
-         fmt::format("NCCL_IB_PCI_RELAXED_ORDERING is {} ({})", setting.value, setting.where),
-         "NCCL's writes into GPU memory wait for each other, above all in virtual machines",
-         "unset NCCL_IB_PCI_RELAXED_ORDERING: NCCL then uses relaxed ordering where it is "
-         "available"});
+        host, {warning,
+               fmt::format("NCCL_IB_PCI_RELAXED_ORDERING is {} ({})", setting.value, setting.where),
+               "NCCL's writes into GPU memory wait for each other, above all in virtual machines",
+               "unset NCCL_IB_PCI_RELAXED_ORDERING: NCCL then uses relaxed ordering where it is "
+               "available"});
   }
 }
 
 constexpr CheckRow rows[] = {
-    {"pcie_width", "PCIe links use all their lanes", pcie_width, "no GPUs and no NICs"},
-    {"pcie_speed", "PCIe links run at full speed", pcie_speed, "no GPUs and no NICs"},
-    {"pcie_replays", "PCIe links count no replays", pcie_replays, "no GPUs and no NICs"},
-    {"acs", "No bridge redirects peer-to-peer traffic", acs, "no host with GPUs and RDMA NICs"},
-    {"iommu", "The IOMMU does not translate addresses", iommu, "no host with GPUs and RDMA NICs"},
-    {"ats", "NICs that need address translations cache them", ats, "no RDMA NICs"},
-    {"max_read_request", "NICs read 4096 bytes at once", max_read_request, "no RDMA NICs"},
-    {"relaxed_ordering", "NICs use relaxed ordering", relaxed_ordering, "no RDMA NICs"},
+    {"pcie_width", "PCIe links use all their lanes", pcie_width, "no GPUs and no NICs", "",
+     "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; reseat the card or its riser; check the "
+     "slot's bifurcation in the BIOS"},
+    {"pcie_speed", "PCIe links run at full speed", pcie_speed, "no GPUs and no NICs",
+     "none if the device is idle: an idle GPU slows its link down",
+     "check again under load: lspci -vv -s BUSID | grep LnkSta"},
+    {"pcie_replays", "PCIe links count no replays", pcie_replays, "no GPUs and no NICs",
+     "damaged packets are sent again; a rising count means a bad slot, riser or cable",
+     "check whether the count rises under load: grep . "
+     "/sys/bus/pci/devices/BUSID/aer_dev_correctable; reseat the card"},
+    {"acs", "No bridge redirects peer-to-peer traffic", acs, "no host with GPUs and RDMA NICs",
+     "transfers between GPUs and NICs go up to the root complex and back instead of through the "
+     "switch, often at half the rate; some transfers hang",
+     "as root, for each of these bridges and after each boot: setpci -s BRIDGE "
+     "ECAP_ACS+0x6.w=0000; or switch off ACS in the BIOS"},
+    {"iommu", "The IOMMU does not translate addresses", iommu, "no host with GPUs and RDMA NICs",
+     "transfers between GPUs and NICs go through the root complex and wait for address "
+     "translations: they are much slower, and some hang",
+     "boot with iommu=pt (GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub), or switch "
+     "the IOMMU off in the BIOS"},
+    {"ats", "NICs that need address translations cache them", ats, "no RDMA NICs",
+     "every transfer to a GPU goes to the root complex to translate its address",
+     "on the physical host: mlxconfig -d BUSID set ATS_ENABLED=true, then a cold reboot"},
+    {"max_read_request", "NICs read 4096 bytes at once", max_read_request, "no RDMA NICs",
+     "the same data needs more requests, which may limit a fast port",
+     "as root, after each boot: setpci -s BUSID CAP_EXP+8.w=5000:7000"},
+    {"relaxed_ordering", "NICs use relaxed ordering", relaxed_ordering, "no RDMA NICs",
+     "writes into GPU memory wait for each other, above all on AMD hosts",
+     "as root, after each boot: setpci -s BUSID CAP_EXP+8.w=0010:0010"},
 };
 
 }  // namespace

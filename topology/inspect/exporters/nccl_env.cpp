@@ -20,7 +20,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 using doctor::HostView;
-using doctor::Machine;
+using doctor::NicView;
 using doctor::Setting;
 
 // A setting with the reason for it. A line without a value is advice, which is written as a
@@ -32,8 +32,8 @@ struct Line {
 
 // True for NICs that NCCL's InfiniBand transport supports. EFA and Slingshot have plugins of their
 // own.
-bool has_verbs(const TopologyNic& nic) {
-  return doctor::is_rdma(nic) && nic.layer != "efa" && nic.layer != "slingshot";
+bool has_verbs(const NicView& nic) {
+  return nic.is_rdma && nic->layer != "efa" && nic->layer != "slingshot";
 }
 
 bool is_never(std::string_view level) { return level == "LOC" || level == "0"; }
@@ -41,17 +41,12 @@ bool is_never(std::string_view level) { return level == "LOC" || level == "0"; }
 // Finds the settings that one host needs.
 class HostLines {
  public:
-  HostLines(const Inspection& inspection, const Machine& machine, const HostView& view)
-      : inspection_(inspection),
-        machine_(machine),
-        view_(view),
-        nearest_(doctor::nearest_nics(machine, view)) {
-    const std::set<std::size_t> used = doctor::used_nics(machine, view);
-    for (const std::size_t number : view.nics) {
-      const TopologyNic& nic = machine.nic(number);
-      if (!has_verbs(nic) || !machine.may_be_active[number]) continue;
-      (used.contains(number) ? used_ : spare_).push_back(&nic);
-    }
+  HostLines(const Inspection& inspection, const HostView& host)
+      : inspection_(inspection), host_(host), nearest_(doctor::nearest_nics(host)) {
+    const std::set<const NicView*> used = doctor::used_nics(host);
+    for (const NicView* nic : host.nics)
+      if (has_verbs(*nic) && nic->may_be_active)
+        (used.contains(nic) ? used_ : spare_).push_back(nic->part);
   }
 
   std::vector<Line> find() {
@@ -64,7 +59,7 @@ class HostLines {
   }
 
  private:
-  Setting setting(std::string_view name) const { return doctor::setting_of(*view_.host, name); }
+  Setting setting(std::string_view name) const { return doctor::setting_of(host_, name); }
 
   void add(std::string_view name, std::string_view value, std::string reason) {
     lines_.push_back({std::string(name), std::string(value), std::move(reason)});
@@ -87,7 +82,7 @@ class HostLines {
   bool has_finding(std::string_view id) const {
     return std::ranges::any_of(inspection_.diagnosis.findings, [&](const Finding& finding) {
       return finding.id == id &&
-             std::ranges::find(finding.subjects, view_.host->id) != finding.subjects.end();
+             std::ranges::find(finding.subjects, host_->id) != finding.subjects.end();
     });
   }
 
@@ -142,7 +137,7 @@ class HostLines {
     const std::string_view set = setting(name).value;
     const bool is_set = !set.empty() && set != "-1";
     if (indices.size() > 1 && is_set) unset(name, "no single GID index fits all NICs");
-    if (indices.size() != 1 || !doctor::number_of(*indices.begin())) return;
+    if (indices.size() != 1 || !parse_number<int>(*indices.begin())) return;
     const std::string_view index = *indices.begin();
     if (is_set && set != index)
       override_with(name, index, "the routable RoCE v2 address of all NICs");
@@ -160,7 +155,7 @@ class HostLines {
     std::vector<std::string> physical;
     std::vector<std::string> made_up;  // names of virtual interfaces: containers, tunnels
     bool has_ib = false;
-    each_word(get_fact(view_.host->facts, fact::net_interfaces), " ,", [&](std::string_view word) {
+    each_word(host_[fact::net_interfaces], " ,", [&](std::string_view word) {
       if (starts_with_any(word, {"docker", "lo", "virbr"}) || of_rdma.contains(word)) return;
       const bool is_made_up = starts_with_any(
           word, {"veth",  "br-", "cni",       "flannel",      "cali",  "cilium", "lxc", "lxd",
@@ -185,7 +180,7 @@ class HostLines {
 
   void add_overrides() {
     const auto is_set = [&](std::string_view name) { return doctor::is_on(setting(name).value); };
-    const bool has_ports = !used_.empty(), has_peers = view_.gpus.size() > 1;
+    const bool has_ports = !used_.empty(), has_peers = host_.gpus.size() > 1;
     if (has_ports && is_set("NCCL_IB_DISABLE"))
       override_with("NCCL_IB_DISABLE", "0", "the RDMA ports are usable");
     if (has_peers && is_set("NCCL_P2P_DISABLE"))
@@ -203,22 +198,20 @@ class HostLines {
   }
 
   void add_vm_advice() {
-    if (!doctor::is_flattened(machine_, view_) || used_.empty()) return;
+    if (!doctor::is_flattened(host_) || used_.empty()) return;
     if (!setting("NCCL_TOPO_FILE").value.empty()) return;
     add("NCCL_TOPO_FILE", "",
         "NCCL_TOPO_FILE=FILE is needed: this virtual machine hides which NIC is near which GPU; "
         "use the provider's file or one from the catalog (atoll-topo --cluster NAME --format "
         "nccl-xml)");
-    const Facts& facts = view_.host->facts;
-    if (get_fact(facts, fact::peermem) == "yes" || get_fact(facts, fact::dma_buf) == "yes")
+    if (host_[fact::peermem] == "yes" || host_[fact::dma_buf] == "yes")
       add("NCCL_NET_GDR_LEVEL", "",
           "without a topology file, only NCCL_NET_GDR_LEVEL=PHB makes NCCL use GPUDirect, since "
           "every NIC seems to be at distance PHB");
   }
 
   const Inspection& inspection_;
-  const Machine& machine_;
-  const HostView& view_;
+  const HostView& host_;
   std::set<std::string_view> nearest_;  // ids of the NICs that are nearest to a GPU
   std::vector<const TopologyNic*> used_, spare_;
   std::vector<Line> lines_;
@@ -230,12 +223,8 @@ std::string shown(const Line& line) {
 }
 
 // Formats a setting that only some hosts need: as a comment that names these hosts.
-std::string shown_for(const Machine& machine, const Line& line,
-                      const std::vector<const TopologyHost*>& hosts) {
-  std::vector<std::string> names;
-  names.reserve(hosts.size());
-  for (const TopologyHost* host : hosts) names.push_back(machine.names.host(host->id));
-  const std::string where = enumerate(names, 4);
+std::string shown_for(const std::vector<std::string>& hosts, const Line& line) {
+  const std::string where = enumerate(hosts, 4);
   if (line.value.empty())
     return fmt::format("# on {}: {}\n", printable(where), printable(line.reason));
   return fmt::format("# on {} only: {}={} ({})\n", printable(where), line.name, line.value,
@@ -245,17 +234,17 @@ std::string shown_for(const Machine& machine, const Line& line,
 }  // namespace
 
 std::string to_nccl_env(const Inspection& inspection) {
-  const Machine machine(inspection.topology, {}, nullptr);
-  std::map<Line, std::vector<const TopologyHost*>> needs;
+  const doctor::Machine machine(inspection.topology, {}, nullptr);
+  std::map<Line, std::vector<std::string>> needs;  // for each line, the hosts that need it
   std::vector<Line> order;
   std::size_t hosts = 0;
-  for (const HostView& view : machine.hosts) {
-    if (view.gpus.empty()) continue;
+  for (const HostView& host : machine.hosts) {
+    if (host.gpus.empty()) continue;
     ++hosts;
-    for (const Line& line : HostLines(inspection, machine, view).find()) {
-      std::vector<const TopologyHost*>& who = needs[line];
+    for (const Line& line : HostLines(inspection, host).find()) {
+      std::vector<std::string>& who = needs[line];
       if (who.empty()) order.push_back(line);
-      who.push_back(view.host);
+      who.push_back(machine.names.host(host->id));
     }
   }
   if (hosts == 0) return "# no settings: this machine has no GPUs\n";
@@ -265,7 +254,7 @@ std::string to_nccl_env(const Inspection& inspection) {
     if (who.size() == hosts)
       for_all += shown(line);
     else
-      for_some += shown_for(machine, line, who);
+      for_some += shown_for(who, line);
   }
   if (for_all.empty() && for_some.empty())
     return "# no settings: NCCL's defaults fit this machine\n";

@@ -15,29 +15,205 @@
 #include <algorithm>
 #include <array>
 #include <compare>
+#include <cstdint>
+#include <ranges>
 #include <set>
+#include <sstream>
 
 #include "atoll/inspect/inspection.hpp"
 #include "facts.hpp"
-#include "gpu_models.hpp"
-#include "inspect/exporters/nccl_host_tree.hpp"
 #include "inspect/importers/importer.hpp"
+#include "inspect/importers/nccl_tree.hpp"
+#include "inspect/importers/xml_document.hpp"
 #include "inspect/text.hpp"
+#include "pcie_rate.hpp"
 #include "sources/pci_address.hpp"
-#include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-using nccl::add_attribute;
-using nccl::add_number;
-using nccl::HostTree;
 using nccl::LinkEnd;
 using topology_sources::normal_busid;
 
 // Bus id for the switches of one host in a file with several hosts. Vendors' templates use bus ids
 // of this form for bridges that do not exist.
 constexpr std::string_view made_up_switch = "ffff:fe:00.0";
+
+constexpr std::size_t most_bridges = 40;  // largest number of bridges above one device
+
+// Returns the bridges of a PCI path, outermost first; empty when an element is not an address.
+std::vector<std::string> bridges_of(std::string_view pci_path) {
+  std::vector<std::string> bridges;
+  for (const std::string_view part : words_of(pci_path, "/")) {
+    if (part.starts_with("pci")) continue;
+    const std::string busid = normal_busid(part);
+    if (busid.empty() || std::ranges::find(bridges, busid) != bridges.end() ||
+        bridges.size() == most_bridges)
+      return {};
+    bridges.push_back(busid);
+  }
+  return bridges;
+}
+
+// Sets an attribute if it is absent or empty.
+void add_attribute(pugi::xml_node node, const char* name, const std::string& value) {
+  if (value.empty()) return;
+  pugi::xml_attribute attribute = node.attribute(name);
+  if (!attribute) attribute = node.append_attribute(name);
+  if (attribute.empty() || *attribute.value() == '\0') attribute.set_value(value.c_str());
+}
+
+// Sets an attribute if it is absent or empty, or has the value 0 or -1, which means "unknown".
+void add_number(pugi::xml_node node, const char* name, const std::string& value) {
+  const auto present = importers::XmlDocument::integer(node, name);
+  if (present && *present <= 0 && !value.empty())
+    node.attribute(name).set_value(value.c_str());
+  else
+    add_attribute(node, name, value);
+}
+
+// Prints the document in the style of NCCL's parser, which rejects XML declarations, tabs between
+// elements and spaces before the end of an element.
+std::string to_text(const pugi::xml_document& document) {
+  std::ostringstream stream;
+  document.save(stream, "  ", pugi::format_indent | pugi::format_no_declaration);
+  std::string text = stream.str();
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (text.compare(i, 3, " />") != 0) text[kept++] = text[i];
+  text.resize(kept);
+  return text;
+}
+
+// The kind of source that provided the PCI paths of a topology.
+enum class Ways {
+  kernel,  // paths as in sysfs, from which the ports of switches must be removed
+  nccl     // paths from a file of NCCL, of which all bridges are kept
+};
+
+// The part of NCCL's tree that belongs to one host.
+class HostTree {
+ public:
+  // `elements` are the host's elements in the document; it is empty for a host that is not in the
+  // document.
+  HostTree(pugi::xml_node system, const nccl::HostElements& elements, const TopologyHost& host,
+           Ways ways)
+      : system_(system), hash_(elements.hash), host_(&host), ways_(ways), cpus_(elements.cpus) {
+    if (hash_.empty()) hash_ = get_fact(host.facts, fact::host_hash);
+    if (!nccl::is_plain(hash_)) hash_.clear();
+    for (const pugi::xml_node cpu : cpus_) index(cpu);
+  }
+
+  const TopologyHost& host() const { return *host_; }
+  const nccl::PciElements& elements() const { return elements_; }
+
+  // Gives the host a hash, which files with several hosts need. If no source reported the hash, it
+  // is computed from the host's id. `taken` holds the hashes of the other hosts.
+  void set_hash(std::set<std::string>& taken) {
+    std::uint64_t number = 14695981039346656037ULL;  // start value of the FNV-1a hash
+    for (const char c : host_->id)
+      number = (number ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+    while (hash_.empty() || !taken.insert(hash_).second) hash_ = fmt::format("{:#x}", number++);
+  }
+
+  // Records the PCI path of a device. Call this for all devices before the first call of device().
+  void note_way(const auto& device) {
+    std::string lower = normal_busid(device.busid);
+    if (lower.empty()) return;
+    const auto bridges = bridges_of(device.pci_path);
+    for (std::size_t i = bridges.size(); i > 0; --i) {
+      below_[bridges[i - 1]].insert(lower.substr(0, lower.find('.')));
+      lower = bridges[i - 1];
+    }
+  }
+
+  // Returns the <pci> of a device. Adds the element, with the bridges above it, if it is missing.
+  pugi::xml_node device(const std::string& busid, std::string_view pci_path, int numa) {
+    if (const auto found = elements_.find(busid); found != elements_.end()) return found->second;
+    auto bridges = bridges_of(pci_path);
+    std::erase(bridges, busid);
+    if (ways_ == Ways::kernel) leave_out_ports(bridges);
+    std::size_t present = bridges.size();  // number of bridges that the tree already contains
+    while (present > 0 && !elements_.contains(bridges[present - 1])) --present;
+    pugi::xml_node parent = present > 0 ? elements_.at(bridges[present - 1]) : cpu(numa);
+    for (std::size_t i = present; i < bridges.size(); ++i) {
+      parent = add_pci(parent, bridges[i]);
+      add_attribute(parent, "class", "0x060400");
+    }
+    return add_pci(parent, busid);
+  }
+
+  // Returns the <cpu> of a NUMA node; -1 stands for an unknown node.
+  pugi::xml_node cpu(int numa) {
+    for (const pugi::xml_node cpu : cpus_)
+      if (importers::XmlDocument::integer(cpu, "numaid").value_or(-1) == numa) return cpu;
+    pugi::xml_node cpu = system_.append_child("cpu");
+    add_attribute(cpu, "host_hash", hash_);
+    cpu.append_attribute("numaid") = numa;
+    if (!cpus_.empty())
+      for (const char* same : {"arch", "vendor", "familyid", "modelid"})
+        add_attribute(cpu, same, cpus_.front().attribute(same).value());
+    cpus_.push_back(cpu);
+    return cpu;
+  }
+  bool has_cpus() const { return !cpus_.empty(); }
+
+  // Finds a <net> by the name that atoll's importer gives to its NIC; null when there is no such
+  // element.
+  pugi::xml_node net(const std::string& name) const {
+    const auto found = nets_.find(name);
+    return found == nets_.end() ? pugi::xml_node() : found->second;
+  }
+
+ private:
+  void index(pugi::xml_node parent) {
+    for (const pugi::xml_node child : parent.children()) {
+      const std::string_view tag = child.name();
+      if (tag == "nic")
+        for (const pugi::xml_node net : child.children("net")) {
+          const std::string name = net.attribute("name").value();
+          nets_.try_emplace(name, net);
+          nets_.try_emplace(name + ':' + net.attribute("port").value(), net);
+        }
+      if (tag != "pci") continue;
+      nccl::add_element(elements_, normal_busid(child.attribute("busid").value()), child);
+      index(child);
+    }
+  }
+
+  pugi::xml_node add_pci(pugi::xml_node parent, const std::string& busid) {
+    pugi::xml_node pci = parent.append_child("pci");
+    pci.append_attribute("busid") = nccl::short_busid(busid).c_str();
+    elements_[busid] = pci;
+    return pci;
+  }
+
+  // Removes from a path in the kernel's form the bridges that NCCL does not write. For each switch,
+  // the kernel's path contains an upstream port and a downstream port, and there is a root port above
+  // the first switch. NCCL writes only upstream ports. So every second bridge is removed, counted
+  // from the device upwards, unless several devices are below the bridge.
+  void leave_out_ports(std::vector<std::string>& bridges) const {
+    std::vector<std::string> kept;
+    bool was_port = false;
+    for (const std::string& bridge : std::views::reverse(bridges)) {
+      const auto below = below_.find(bridge);
+      const bool is_meeting = below != below_.end() && below->second.size() > 1;
+      was_port = !was_port && !is_meeting;
+      if (!was_port) kept.push_back(bridge);
+    }
+    bridges.assign(kept.rbegin(), kept.rend());
+  }
+
+  pugi::xml_node system_;
+  std::string hash_;
+  const TopologyHost* host_;
+  Ways ways_;
+  std::vector<pugi::xml_node> cpus_;
+  nccl::PciElements elements_;
+  std::map<std::string, pugi::xml_node, std::less<>> nets_;
+  // For each bridge, the bus ids of the devices below it, without function numbers.
+  std::map<std::string, std::set<std::string>> below_;
+};
 
 // Adds "0x" to a hexadecimal number: "0x10de" for "10de"; "" unless the text has four hexadecimal
 // digits.
@@ -55,9 +231,7 @@ std::string whole_number(const Facts& facts, std::string_view name, double most)
 // Returns the speed of a PCIe link in the kernel's spelling, which NCCL compares as text.
 std::string link_speed(const Facts& facts) {
   const auto rate = number_fact(facts, fact::pci_gt_s);
-  constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
-  if (!rate || std::ranges::find(rates, *rate) == rates.end()) return "";
-  return fmt::format("{:.1f} GT/s PCIe", *rate);
+  return rate && is_pcie_rate(*rate) ? fmt::format("{:.1f} GT/s PCIe", *rate) : "";
 }
 
 std::string gdr_of(const Facts& facts) {
@@ -120,7 +294,7 @@ class Writer {
     }
   }
 
-  Export write() {
+  std::string write() {
     if (!take_document()) start_empty();
     std::map<std::string_view, Part*> by_host;
     for (Part& part : parts_) by_host[part.tree.host().id] = &part;
@@ -130,15 +304,15 @@ class Writer {
       if (by_host.contains(nic.host)) by_host[nic.host]->nics.push_back(&nic);
     for (Part& part : parts_) {
       HostTree& tree = part.tree;
-      for (const TopologyGpu* gpu : part.gpus) note_way(tree, gpu->busid, gpu->pci_path);
-      for (const TopologyNic* nic : part.nics) note_way(tree, nic->busid, nic->pci_path);
+      for (const TopologyGpu* gpu : part.gpus) tree.note_way(*gpu);
+      for (const TopologyNic* nic : part.nics) tree.note_way(*nic);
       for (const TopologyGpu* gpu : part.gpus) add_gpu(*gpu, part);
       for (const TopologyNic* nic : part.nics) add_nic(*nic, tree);
       if (!tree.has_cpus()) tree.cpu(-1);
     }
-    Export result{.text = nccl::to_text(document_), .lost = {}};
-    result.lost = find_lost(result.text);
-    return result;
+    std::string text = to_text(document_);
+    check(text);
+    return text;
   }
 
  private:
@@ -183,9 +357,8 @@ class Writer {
       for (std::size_t i = 0; i < elements.size(); ++i)
         // The PCI paths of devices that the file lacks come from another source and have the
         // kernel's form.
-        add_tree(*hosts_.at(original.hosts[i]), elements[i], nccl::Ways::kernel);
+        add_tree(*hosts_.at(original.hosts[i]), elements[i], Ways::kernel);
       for (Part& part : parts_) note_stated(part);
-      original_ = &original;
       return true;
     }
     return false;
@@ -196,7 +369,7 @@ class Writer {
         topology_.links, [](const TopologyLink& link) { return link.type.starts_with("xgmi"); });
     document_.append_child("system").append_attribute("version") = is_rccl ? "2" : "1";
     for (const TopologyHost& host : topology_.hosts)
-      add_tree(host, {}, from_files_.contains(host.id) ? nccl::Ways::nccl : nccl::Ways::kernel);
+      add_tree(host, {}, from_files_.contains(host.id) ? Ways::nccl : Ways::kernel);
     std::set<std::string> taken;
     if (parts_.size() > 1)
       for (Part& part : parts_) part.tree.set_hash(taken);
@@ -204,7 +377,7 @@ class Writer {
 
   // Adds the tree of a host. `ways` is the form of PCI paths of devices that the tree lacks: the
   // kernel's or NCCL's.
-  void add_tree(const TopologyHost& host, const nccl::HostElements& elements, nccl::Ways ways) {
+  void add_tree(const TopologyHost& host, const nccl::HostElements& elements, Ways ways) {
     parts_.push_back({.tree = HostTree(document_.document_element(), elements, host, ways)});
   }
 
@@ -218,11 +391,6 @@ class Writer {
 
   static std::string busid_of_target(pugi::xml_node link) {
     return normal_busid(link.attribute("target").value());
-  }
-
-  static void note_way(HostTree& tree, const std::string& busid, const std::string& pci_path) {
-    if (const std::string normal = normal_busid(busid); !normal.empty())
-      tree.note_way(normal, pci_path);
   }
 
   bool is_rack(const std::string& end) const {
@@ -369,16 +537,9 @@ class Writer {
     return net;
   }
 
-  std::vector<std::string> find_lost(const std::string& text) const try {
-    std::vector<std::string> hosts;
-    for (const Part& part : parts_) hosts.push_back(part.tree.host().id);
-    const std::string origin = original_ == nullptr ? "export" : original_->origin;
-    Topology again = importers::nccl_xml.read(text, origin);
-    fill_link_rates(again);
-    return nccl::find_lost({.topology = topology_,
-                            .again = again,
-                            .hosts = hosts,
-                            .from_document = original_ != nullptr});
+  // Throws Error(unsupported) if the importer refuses the text.
+  static void check(const std::string& text) try {
+    importers::nccl_xml.read(text, "export");
   } catch (const Error& error) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("NCCL's topology file cannot hold this machine: {}", error.what()));
@@ -394,12 +555,11 @@ class Writer {
   // Links of each GPU, grouped by their other end.
   std::map<std::string, std::map<Target, Links>> links_;
   pugi::xml_document document_;
-  const TopologyDocument* original_ = nullptr;
   std::vector<Part> parts_;  // one tree for each host of the file
 };
 
 }  // namespace
 
-Export to_nccl_xml(const Topology& topology) { return Writer(topology).write(); }
+std::string to_nccl_xml(const Topology& topology) { return Writer(topology).write(); }
 
 }  // namespace atoll_v1::atoll

@@ -9,6 +9,7 @@
 #include "facts.hpp"
 #include "inspect/importers/xml_document.hpp"
 #include "inspect/text.hpp"
+#include "pcie_rate.hpp"
 #include "rdma_name.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
@@ -51,9 +52,7 @@ constexpr auto most_mbit_s = static_cast<long long>(1000 * most_gbit_s);
 std::string transfer_rate(std::string_view text) {
   const double rate = take_number<double>(text).value_or(0);
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
-  constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
-  if (!text.starts_with("GT/s") || std::ranges::find(rates, rate) == rates.end()) return "";
-  return fmt::format("{}", rate);
+  return text.starts_with("GT/s") && is_pcie_rate(rate) ? fmt::format("{}", rate) : "";
 }
 
 }  // namespace

@@ -109,14 +109,4 @@ bool is_rdma_port(pugi::xml_node net);
 // containers.
 bool is_virtual_name(std::string_view net_name);
 
-// An exported topology, and the topology that was read again from the exported file.
-struct Rereading {
-  const Topology& topology;
-  const Topology& again;
-  std::vector<std::string> hosts;  // for each host of `again`, its id in `topology`
-  bool from_document = false;      // true if the export extends the file that `topology` came from
-};
-// Returns one line for each kind of information that is in `topology` but not in `again`.
-std::vector<std::string> find_lost(const Rereading& rereading);
-
 }  // namespace atoll_v1::atoll::nccl

@@ -15,6 +15,7 @@
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/xml_document.hpp"
 #include "inspect/text.hpp"
+#include "pcie_rate.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"
@@ -79,10 +80,9 @@ void read_pci(pugi::xml_node pci, Facts& facts) {
     set_fact(facts, fact::pci_device, fmt::format("{}:{}", device.substr(4), device.substr(0, 4)));
   const pugi::xml_node link = pci.child("pci_gpu_link_info");
   const auto rate = [&](const char* element) -> std::optional<double> {
-    constexpr std::array rates{2.5, 5., 8., 16., 32., 64.};
     const auto generation = number_of(link.child("pcie_gen").child(element));
-    for (std::size_t i = 0; i < rates.size(); ++i)
-      if (generation == static_cast<double>(i + 1)) return rates[i];
+    for (std::size_t i = 0; i < pcie_rates.size(); ++i)
+      if (generation == static_cast<double>(i + 1)) return pcie_rates[i];
     return std::nullopt;
   };
   const auto width = [&](const char* element) {

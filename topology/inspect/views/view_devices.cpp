@@ -169,18 +169,14 @@ class DeviceMatcher {
     }
     for (const auto& sight : left)
       of_left.push_back({{sight.device->busid, sight.device->index}, of_left.size()});
-    const auto has_busids = [](const auto& places) {
-      return std::ranges::all_of(places, [](const auto& place) {
-        return !place.first.first.empty() && place.first.second < 0;
+    // True if all places have a bus id but no index, or all an index but no bus id.
+    const auto have_only = [](bool busids, const auto& places) {
+      return std::ranges::all_of(places, [&](const auto& place) {
+        return place.first.first.empty() != busids && (place.first.second < 0) == busids;
       });
     };
-    const auto has_numbers = [](const auto& places) {
-      return std::ranges::all_of(places, [](const auto& place) {
-        return place.first.first.empty() && place.first.second >= 0;
-      });
-    };
-    if (!(has_busids(of_groups) && has_numbers(of_left)) &&
-        !(has_numbers(of_groups) && has_busids(of_left)))
+    if (!(have_only(true, of_groups) && have_only(false, of_left)) &&
+        !(have_only(false, of_groups) && have_only(true, of_left)))
       return;
     std::ranges::sort(of_groups);
     std::ranges::sort(of_left);

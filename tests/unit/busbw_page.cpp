@@ -1,0 +1,39 @@
+// Tests of the page that atoll-busbw --plot writes.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "documents.hpp"
+
+using namespace busbw;
+
+TEST_CASE("the page has each measured half of a row, with its share of the limit") {
+  Row row{.bytes = 1024, .op = Op::sum};
+  row.out.time_us = row.in.time_us = 10;
+  row.out.busbw = 2;
+  row.in.busbw = 3;
+  row.out.limit = {.seconds = 5e-6, .by = "memory"};
+  const Row empty{.bytes = 0};
+  const Row one_way{.collective = Collective::all_to_all, .bytes = 64, .root = 1};
+  const std::vector<Table> tables{{.rows = {row, empty}}, {.rows = {one_way}}};
+  const std::string page = to_page(tables), start = "id=\"report\">";
+  const auto at = page.find(start) + start.size();
+  const auto halves =
+      nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at)).at("halves");
+  REQUIRE(halves.size() == 3);
+  CHECK(halves[0] == nlohmann::json{{"collective", "all_reduce"},
+                                    {"type", "float"},
+                                    {"op", "sum"},
+                                    {"root", -1},
+                                    {"place", "out of place"},
+                                    {"bytes", 1024},
+                                    {"bus_bw", 2.0},
+                                    {"limit_percent", 50.0}});
+  CHECK(halves[1]["place"] == "in place");
+  CHECK(halves[1]["bus_bw"] == 3.0);
+  CHECK(halves[1]["limit_percent"].is_null());
+  CHECK(halves[2]["collective"] == "all_to_all");  // which cannot run in place
+  CHECK(halves[2]["op"] == "");
+}

@@ -1,0 +1,269 @@
+#include "loop/conversion.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "atoll/version.hpp"
+#include "data/loaders.hpp"
+#include "data/sources.hpp"
+#include "environment.hpp"
+#include "fail.hpp"
+#include "loop/shared_files.hpp"
+#include "loop/stopping.hpp"
+#include "loop/weight_files.hpp"
+#include "report/files.hpp"
+#include "report/log.hpp"
+
+namespace train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* converter = "atoll-data";
+// Variables that tell a process which rank it is, by the beginnings of their names.
+constexpr std::string_view of_ranks[] = {"ATOLL_", "OMPI_", "PMIX_",      "PMI_",       "PRTE_",
+                                         "MPI",    "RANK=", "LOCAL_RANK", "WORLD_SIZE", "MASTER_"};
+
+// Both are in one folder, built or installed.
+fs::path find_converter() {
+  std::error_code ignored;
+  std::string folders = fs::read_symlink("/proc/self/exe", ignored).parent_path().string();
+  folders += ":" + variable("PATH");
+  for (std::size_t at = 0; at < folders.size();) {
+    const std::size_t end = std::min(folders.find(':', at), folders.size());
+    const fs::path program = fs::path(folders.substr(at, end - at)) / converter;
+    if (::access(program.c_str(), X_OK) == 0) return program;
+    at = end + 1;
+  }
+  fail(ErrorCode::not_found,
+       "{}, which converts these data, is neither beside atoll-train nor in PATH: install Python 3 "
+       "before atoll is built, or use a token file",
+       converter);
+}
+
+std::vector<std::string> environment_of_child() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const auto begins = [&](std::string_view name) { return text.starts_with(name); };
+    if (std::ranges::none_of(of_ranks, begins)) variables.emplace_back(text);
+  }
+  return variables;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// A program that ends with the thread that started it. What it prints goes to the log.
+class Child {
+ public:
+  explicit Child(std::vector<std::string> command) {
+    // The child of a process with threads may call few functions, so this is prepared here.
+    auto variables = environment_of_child();
+    const auto arguments = pointers_to(command), environment = pointers_to(variables);
+    const pid_t parent = ::getpid();
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_to_start();
+    output_ = ends[0];
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (::getppid() != parent) ::_exit(1);
+      ::dup2(ends[1], STDOUT_FILENO);
+      ::dup2(ends[1], STDERR_FILENO);
+      ::execve(arguments[0], arguments.data(), environment.data());
+      constexpr std::string_view complaint = "cannot be started\n";
+      (void)!::write(STDERR_FILENO, complaint.data(), complaint.size());
+      ::_exit(127);
+    }
+    ::close(ends[1]);
+    if (pid_ > 0) return;
+    ::close(output_);
+    fail_to_start();
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    if (pid_ > 0) ::kill(pid_, SIGTERM);  // it then removes its unfinished file
+    for (int tries = 0; pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++tries) {
+      if (tries == 20) ::kill(pid_, SIGKILL);
+      std::this_thread::sleep_for(milliseconds(100));
+    }
+    ::close(output_);
+  }
+
+  // Logs what it prints. Returns after this time, or false at once when it has ended.
+  bool listen(milliseconds time) {
+    const auto end = Clock::now() + time;
+    for (auto left = time; left.count() > 0;
+         left = std::chrono::duration_cast<milliseconds>(end - Clock::now())) {
+      pollfd ready{output_, POLLIN, 0};
+      if (::poll(&ready, 1, static_cast<int>(left.count())) <= 0) continue;
+      std::array<char, 4096> bytes{};
+      const ssize_t count = ::read(output_, bytes.data(), bytes.size());
+      if (count == 0) return false;
+      if (count > 0) text_.append(bytes.data(), static_cast<std::size_t>(count));
+      for (std::size_t line = text_.find('\n'); line != text_.npos; line = text_.find('\n')) {
+        last_ = text_.substr(0, line);
+        text_.erase(0, line + 1);
+        log::info("{}", last_);
+      }
+    }
+    return true;
+  }
+
+  // Waits for its end. Throws an Error with its last line if it failed.
+  void finish() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = 0;
+    if (status == 0) return;
+    if (last_.empty()) last_ = fmt::format("ended with the wait status {:#x}", status);
+    fail(ErrorCode::bad_data, "{}{}", last_.starts_with(converter) ? "" : "atoll-data: ", last_);
+  }
+
+ private:
+  [[noreturn]] static void fail_to_start() {
+    fail(ErrorCode::io, "{}: cannot be started: {}", converter, std::strerror(errno));
+  }
+
+  pid_t pid_ = 0;
+  int output_ = -1;
+  std::string text_, last_;
+};
+
+bool has(SourceKind kind, const RunOptions& options) {
+  for (const std::string& data : {options.data, options.eval_data}) {
+    if (data.empty()) continue;
+    const auto sources = parse_sources(data, options.data_type);
+    if (std::ranges::find(sources, kind, &SourceSpec::kind) != sources.end()) return true;
+  }
+  return false;
+}
+
+bool is_read_here(const SourceSpec& source, const std::string& tokenizer) {
+  if (source.kind != SourceKind::alpaca) return source.kind != SourceKind::other;
+  return !tokenizer.ends_with(".json") && is_small_alpaca(source.path);
+}
+
+std::string tokenizer_of(const RunOptions& options) {
+  const bool is_auto = options.tokenizer == "auto";
+  require(
+      !options.tokenizer.starts_with("ids:") && !(is_auto && has(SourceKind::token_file, options)),
+      "--tokenizer {}: these data are text: name their tokenizer, which for token files is the "
+      "one that made them",
+      options.tokenizer);
+  return is_auto ? "bytes" : options.tokenizer;
+}
+
+using Wait = std::function<void(Child&)>;
+
+// Returns the token file of a source. `wait` waits for the end of what the child prints.
+fs::path convert(const SourceSpec& source, const RunOptions& options, const Wait& wait) {
+  const std::string tokenizer = tokenizer_of(options), program = find_converter();
+  std::vector<std::string> command{program, fs::absolute(source.path), "--tokenizer", tokenizer};
+  command.insert(command.end(), {"--train-on", options.train_on});
+  if (!source.ending.empty()) command.insert(command.end(), {"--ending", source.ending});
+  std::vector<fs::path> inputs{source.path, tokenizer};
+  for (const std::string_view name : tokenizer_files())
+    inputs.push_back(fs::path(tokenizer).parent_path() / name);
+  const std::string key =
+      cache_key(fmt::format("{} {}", ATOLL_VERSION, fmt::join(command, "\n")), inputs);
+  fs::path file = file_cache() / key / (source.path.stem().string() + ".tok");
+  if (fs::exists(file)) return file;
+  make_directory(file.parent_path());
+  command.insert(command.end(), {"-o", file});
+  log::info("data {}: {} converts it to {}", source.text, converter, file.string());
+  Child child(std::move(command));
+  wait(child);
+  child.finish();
+  return file;
+}
+
+// Returns the token files of the sources of `data`; "" for each that the trainer reads itself.
+std::vector<std::string> convert(const std::string& data, const RunOptions& options,
+                                 const Wait& wait) {
+  std::vector<std::string> files;
+  if (data.empty()) return files;
+  for (const SourceSpec& source : parse_sources(data, options.data_type)) {
+    const bool is_read = is_read_here(source, options.tokenizer);
+    files.push_back(is_read ? fs::path() : convert(source, options, wait));
+  }
+  return files;
+}
+
+// Makes the sources of `data` the files, where they are not empty.
+std::string with_files(const std::string& data, const std::string& type, const json& files) {
+  std::size_t next = 0;
+  return replace_sources(data, type, [&](const SourceSpec& source) {
+    const std::string file = files.at(next++);
+    return file.empty() ? source.text : file;
+  });
+}
+
+}  // namespace
+
+bool convert_data(atoll::World& world, RunOptions& options) {
+  if (!has(SourceKind::other, options) && !has(SourceKind::alpaca, options)) return false;
+  // Ranks that wait meet rank 0 often, so that no wait exceeds the time limit of an exchange.
+  constexpr const char* key = "train/conversion";
+  const auto interval = std::min(milliseconds(3000), milliseconds(world.config().timeout) / 4);
+  const auto wait = [&](Child& child) {
+    while (child.listen(interval)) {
+      const auto all = world.exchange(key, "");
+      if (stop_requested() || std::ranges::count(all, "stop") > 0)
+        fail(ErrorCode::aborted, "stopped by a signal while atoll-data converted the data");
+    }
+  };
+  std::string told;
+  if (world.rank() == 0) {
+    json result;
+    try {
+      result = {{"data", convert(options.data, options, wait)},
+                {"eval_data", convert(options.eval_data, options, wait)}};
+    } catch (const std::exception& error) {
+      result = {{"error", text_of(error)}};
+    }
+    told = world.exchange(key, result.dump(-1, ' ', false, json::error_handler_t::replace))[0];
+  }
+  while (told.empty()) told = world.exchange(key, stop_requested() ? "stop" : "")[0];
+  const json result = json::parse(told);
+  if (result.contains("error")) throw Error(ErrorCode::bad_data, result["error"]);
+  const auto is_file = [](const json& file) { return file != ""; };
+  if (std::ranges::none_of(result["data"], is_file) &&
+      std::ranges::none_of(result["eval_data"], is_file)) {
+    return false;
+  }
+  options.data = with_files(options.data, options.data_type, result["data"]);
+  if (!options.eval_data.empty())
+    options.eval_data = with_files(options.eval_data, options.data_type, result["eval_data"]);
+  if (options.tokenizer == "auto") options.tokenizer = "bytes";
+  return true;
+}
+
+}  // namespace train
