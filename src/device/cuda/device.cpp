@@ -1,5 +1,7 @@
 // The cuda device: one GPU of this process, and CUDA streams with the error handling that
-// atoll/device.hpp promises.
+// atoll/device.hpp promises. The CUDA runtime is linked statically and loads the driver at its
+// first use, so the same binary also runs on machines without a driver.
+#include <cuda_runtime.h>
 #include <fmt/format.h>
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
@@ -10,17 +12,19 @@
 #include <cstdlib>
 #include <deque>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "atoll/cuda/environment.hpp"
+#include "atoll/cuda/runtime.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
-#include "device/cuda/api.hpp"
 #include "device/cuda/failure.hpp"
 #include "device/cuda/ops.hpp"
 
@@ -52,6 +56,69 @@ DeviceInfo info_of(int ordinal) {
                                      properties.pciBusID, properties.pciDeviceID),
           .memory_bytes = properties.totalGlobalMem};
 }
+
+// A CUDA event from a pool of unused ones, to which it returns when destroyed. Creating an event
+// costs more than recording one.
+class PooledEvent {
+ public:
+  enum class Kind {
+    order,  // event without a time stamp, so that waits are cheaper
+    time
+  };
+  PooledEvent(int ordinal, Kind kind) : ordinal_(ordinal), kind_(kind) {
+    {
+      const std::lock_guard lock(pool().mutex);
+      auto& free = pool().free[{ordinal, kind}];
+      if (!free.empty()) {
+        event_ = free.back();
+        free.pop_back();
+        return;
+      }
+    }
+    const Current current(ordinal);
+    const unsigned flags = kind == Kind::time ? cudaEventDefault : cudaEventDisableTiming;
+    check(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate");
+  }
+  PooledEvent(PooledEvent&& other) noexcept
+      : ordinal_(other.ordinal_),
+        kind_(other.kind_),
+        event_(std::exchange(other.event_, nullptr)) {}
+  PooledEvent& operator=(PooledEvent&&) = delete;
+  ~PooledEvent() {
+    if (!event_) return;
+    const std::lock_guard lock(pool().mutex);
+    pool().free[{ordinal_, kind_}].push_back(event_);
+  }
+
+  cudaEvent_t get() const noexcept { return event_; }
+  int ordinal() const noexcept { return ordinal_; }
+  // Returns true once the GPU has reached the last cudaEventRecord() of the event.
+  bool happened() const {
+    const Current current(ordinal_);
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // clears cudaErrorNotReady, which is no failure
+      return false;
+    }
+    check(status, "cudaEventQuery");
+    return true;
+  }
+
+ private:
+  struct Pool {
+    std::mutex mutex;
+    std::map<std::pair<int, Kind>, std::vector<cudaEvent_t>> free;  // by device and kind
+  };
+  // The pool is never destroyed, because the CUDA runtime may end first.
+  static Pool& pool() {
+    static auto* const pool = new Pool;
+    return *pool;
+  }
+
+  int ordinal_;
+  Kind kind_;
+  cudaEvent_t event_ = nullptr;
+};
 
 std::chrono::nanoseconds between(cudaEvent_t begin, cudaEvent_t end) {
   float ms = 0;

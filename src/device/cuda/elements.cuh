@@ -5,8 +5,9 @@
 #include <cstring>
 #include <type_traits>
 
+#include "atoll/cuda.hpp"
 #include "atoll/cuda/launch.cuh"
-#include "device/cuda/api.hpp"
+#include "device/backend.hpp"
 #include "device/element_type.hpp"
 
 namespace atoll_v1::atoll::cuda {

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "atoll/cuda.hpp"
 #include "atoll/cuda/launch.cuh"
-#include "atoll/device.hpp"
-#include "device/cuda/api.hpp"
+#include "device/backend.hpp"
 
 namespace {
 
