@@ -97,20 +97,19 @@ class HostLayout {
   // Returns the number of ranks on each host if there are several hosts, all with the same number
   // of ranks, at least two, and if the ranks of each host are consecutive. Otherwise returns 0.
   int ranks_per_host() const noexcept {
-    const auto each = static_cast<std::size_t>(fewest_ranks());
-    const bool is_even =
-        hosts() > 1 && each > 1 && are_consecutive_ && each * ranks_.size() == host_.size();
-    return is_even ? static_cast<int>(each) : 0;
+    return hosts() > 1 && fewest_ranks() > 1 && is_even() ? fewest_ranks() : 0;
   }
   // Returns true if an adjacent-pair tree over the ranks of each host, followed by an adjacent-pair
   // tree over the hosts, is the same tree as the adjacent-pair tree over all ranks.
   bool is_subtree() const noexcept {
-    if (hosts() == 1) return true;
-    const auto each = static_cast<std::size_t>(fewest_ranks());
-    return are_consecutive_ && each * ranks_.size() == host_.size() && std::has_single_bit(each);
+    return hosts() == 1 ||
+           (is_even() && std::has_single_bit(static_cast<unsigned>(fewest_ranks())));
   }
 
  private:
+  // Returns true if all hosts have the same number of ranks, and those of each are consecutive.
+  bool is_even() const noexcept { return are_consecutive_ && fewest_ranks() * hosts() == size(); }
+
   std::vector<int> host_;                // index of each rank's host
   std::vector<int> local_;               // each rank's index on its host
   std::vector<std::vector<int>> ranks_;  // ranks on each host, by the index of the host

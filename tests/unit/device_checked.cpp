@@ -325,7 +325,7 @@ TEST_CASE("messages tell streams of one name apart") {
 }
 
 TEST_CASE("messages name the rank of the process") {
-  const auto device = atoll::checked_device(atoll::Device::host(), "lifetimes", 3);
+  const auto device = atoll::checked_device(atoll::Device::host(), 3);
   const auto memory = device.allocate(64);
   auto a = device.stream({.name = "a"}), b = device.stream({.name = "b"});
   a.use(memory.view(atoll::DType::u8), atoll::Access::write, "writer");

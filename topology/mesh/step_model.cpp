@@ -13,11 +13,9 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double assumed_inside_gbyte_s = 250;
-constexpr double assumed_memory_gbyte_s =
-    10;  // GB/s that one core copies in memory, for ranks without GPUs
-constexpr double inside_to_across = 10;
-constexpr double efficiency_inside = 0.8;
+// GB/s inside an island, and that one core copies in memory, for ranks without GPUs.
+constexpr double assumed_inside_gbyte_s = 250, assumed_memory_gbyte_s = 10;
+constexpr double inside_to_across = 10, efficiency_inside = 0.8;
 
 // Latencies in microseconds. For GPUs, they are NCCL's own values. For ranks without GPUs, they
 // were measured with atoll's host backend and 8 bytes: 4 us among four ranks of a host, 80 us
