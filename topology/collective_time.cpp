@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "atoll/fabric_model.hpp"
+#include "nic_efficiency.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -210,6 +211,11 @@ CollectiveTime across_hosts(const FabricModel& model, const CollectiveShape& sha
 
 }  // namespace
 
+double nic_efficiency(int hosts) {
+  constexpr std::size_t mb_256 = 2, mb_1024 = 3;
+  return (efficiency_of_row(mb_256, hosts) + efficiency_of_row(mb_1024, hosts)) / 2;
+}
+
 double healthy_gbyte_s(const FabricModel& model) {
   constexpr double of_large = 0.95;  // of the table, from 4 GB on and up to 16 hosts
   const bool is_rdma = model.fabric == Fabric::rdma;
@@ -269,23 +275,32 @@ CollectiveTime message_time(const FabricModel& model, const MessageShape& shape)
   return time;
 }
 
+namespace {
+
+// Calls visit(name, member) for each number of a model.
+template <class Model, class Visit>
+void each_number(Model& model, const Visit& visit) {
+  visit("inside_gbyte_s", model.inside_gbyte_s);
+  visit("inside_step_s", model.inside_step_s);
+  visit("nvls_gbyte_s", model.nvls_gbyte_s);
+  visit("across_gbyte_s", model.across_gbyte_s);
+  visit("nics", model.nics);
+  visit("across_step_s", model.across_step_s);
+  visit("launch_s", model.launch_s);
+  visit("most_gbyte_s", model.most_gbyte_s);
+  visit("sum_bytes", model.sum_bytes);
+  visit("compute_share", model.compute_share);
+  visit("across_compute_share", model.across_compute_share);
+}
+
+}  // namespace
+
 std::string FabricModel::to_text() const {
-  nlohmann::json times = nlohmann::json::array();
+  nlohmann::json text = {{"tcp", fabric == Fabric::tcp}, {"measured", nlohmann::json::array()}};
+  each_number(*this, [&](const char* name, auto value) { text[name] = value; });
   for (const MeasuredTime& entry : measured)
-    times.push_back({entry.collective, entry.ranks, entry.hosts, entry.bytes, entry.seconds});
-  const nlohmann::json text = {{"inside_gbyte_s", inside_gbyte_s},
-                               {"inside_step_s", inside_step_s},
-                               {"nvls_gbyte_s", nvls_gbyte_s},
-                               {"across_gbyte_s", across_gbyte_s},
-                               {"nics", nics},
-                               {"tcp", fabric == Fabric::tcp},
-                               {"across_step_s", across_step_s},
-                               {"launch_s", launch_s},
-                               {"most_gbyte_s", most_gbyte_s},
-                               {"sum_bytes", sum_bytes},
-                               {"compute_share", compute_share},
-                               {"across_compute_share", across_compute_share},
-                               {"measured", times}};
+    text["measured"].push_back(
+        {entry.collective, entry.ranks, entry.hosts, entry.bytes, entry.seconds});
   return text.dump();
 }
 
@@ -293,18 +308,8 @@ FabricModel FabricModel::from_text(std::string_view text) {
   try {
     const auto json = nlohmann::json::parse(text);
     FabricModel model;
-    model.inside_gbyte_s = json.at("inside_gbyte_s");
-    model.inside_step_s = json.at("inside_step_s");
-    model.nvls_gbyte_s = json.at("nvls_gbyte_s");
-    model.across_gbyte_s = json.at("across_gbyte_s");
-    model.nics = json.at("nics");
+    each_number(model, [&](const char* name, auto& value) { json.at(name).get_to(value); });
     model.fabric = json.at("tcp") ? Fabric::tcp : Fabric::rdma;
-    model.across_step_s = json.at("across_step_s");
-    model.launch_s = json.at("launch_s");
-    model.most_gbyte_s = json.at("most_gbyte_s");
-    model.sum_bytes = json.at("sum_bytes");
-    model.compute_share = json.at("compute_share");
-    model.across_compute_share = json.at("across_compute_share");
     for (const auto& entry : json.at("measured")) {
       model.measured.push_back({entry.at(0), entry.at(1), entry.at(2), entry.at(3), entry.at(4)});
     }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
+#include "atoll/compute_model.hpp"
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 
@@ -13,29 +15,31 @@ using enum LinkKind;
 
 // A model is the first entry with a text that occurs in the GPU's name, so special texts precede
 // general ones. Cards without an NVLink or xGMI connector are listed because they are known to have
-// no links. Nothing is known about the links of a model that is not listed.
+// no links. Nothing is known about the links of a model that is not listed. The last two numbers
+// are peak_rates() in TFLOP/s, where they are needed.
 constexpr std::array models{
     // Blackwell: 18 NVLinks of 50 GB/s.
     GpuModel{"GB300", possible, 5, 18, 50},
-    GpuModel{"GB200", possible, 5, 18, 50},
+    GpuModel{"GB200", possible, 5, 18, 50, 2500, 80},
     GpuModel{"B300", possible, 5, 18, 50},
-    GpuModel{"B200", possible, 5, 18, 50},
+    GpuModel{"B200", possible, 5, 18, 50, 2250, 75},
     GpuModel{"B100", possible, 5, 18, 50},
     GpuModel{"RTX PRO", never},
     // Hopper: 18 NVLinks of 25 GB/s, but 8 on the H800, and 12 on H100 cards with bridges.
-    GpuModel{"H100 PCIe", possible, 4, 12, 25},
-    GpuModel{"H100 NVL", possible, 4, 12, 25},
-    GpuModel{"H200 NVL", possible, 4, 18, 25},
-    GpuModel{"GH200", possible, 4, 18, 25},
-    GpuModel{"H100", possible, 4, 18, 25},
-    GpuModel{"H200", possible, 4, 18, 25},
-    GpuModel{"H800", possible, 4, 8, 25},
+    GpuModel{"H100 PCIe", possible, 4, 12, 25, 756, 51},
+    GpuModel{"H100 NVL", possible, 4, 12, 25, 835, 60},
+    GpuModel{"H200 NVL", possible, 4, 18, 25, 835, 60},
+    GpuModel{"GH200", possible, 4, 18, 25, 989, 67},
+    GpuModel{"H100", possible, 4, 18, 25, 989, 67},
+    GpuModel{"H200", possible, 4, 18, 25, 989, 67},
+    GpuModel{"H800 PCIe", possible, 4, 8, 25, 756, 51},
+    GpuModel{"H800", possible, 4, 8, 25, 989, 67},
     GpuModel{"H20", possible, 4, 18, 25},
     // Ada: no GPU has NVLink.
-    GpuModel{"L40S", never},
+    GpuModel{"L40S", never, 0, 0, 0, 362, 91.6},
     GpuModel{"L40", never},
     GpuModel{"L20", never},
-    GpuModel{"NVIDIA L4", never},
+    GpuModel{"NVIDIA L4", never, 0, 0, 0, 121, 30.3},
     GpuModel{"NVIDIA L2", never},
     GpuModel{"Ada Generation", never},
     GpuModel{"RTX 5090", never},
@@ -45,17 +49,17 @@ constexpr std::array models{
     GpuModel{"RTX 5050", never},
     GpuModel{"RTX 40", never},
     // Ampere: 12 NVLinks of 25 GB/s, but 8 on the A800, and 4 on the A30 and on graphics cards.
-    GpuModel{"A100", possible, 3, 12, 25},
-    GpuModel{"A800", possible, 3, 8, 25},
-    GpuModel{"A30", possible, 3, 4, 25},
+    GpuModel{"A100", possible, 3, 12, 25, 312, 19.5},
+    GpuModel{"A800", possible, 3, 8, 25, 312, 19.5},
+    GpuModel{"A30", possible, 3, 4, 25, 165, 10.3},
     GpuModel{"A6000", possible, 3, 4, 14.0625},
     GpuModel{"A5500", possible, 3, 4, 14.0625},
     GpuModel{"A5000", possible, 3, 4, 14.0625},
     GpuModel{"A4500", possible, 3, 4, 14.0625},
     GpuModel{"A4000", never},
     GpuModel{"A2000", never},
-    GpuModel{"A40", possible, 3, 4, 14.0625},
-    GpuModel{"NVIDIA A10", never},
+    GpuModel{"A40", possible, 3, 4, 14.0625, 149.7, 37.4},
+    GpuModel{"NVIDIA A10", never, 0, 0, 0, 125, 31.2},
     GpuModel{"NVIDIA A16", never},
     GpuModel{"NVIDIA A2", never},
     GpuModel{"RTX 3090", possible, 3, 4, 14.0625},
@@ -65,7 +69,7 @@ constexpr std::array models{
     GpuModel{"V100-PCIE", never},
     GpuModel{"V100S-PCIE", never},
     GpuModel{"GV100", possible, 2, 4, 25},
-    GpuModel{"V100", possible, 2, 6, 25},
+    GpuModel{"V100", possible, 2, 6, 25, 125, 15.7},
     GpuModel{"RTX 8000", possible, 2, 2, 25},
     GpuModel{"RTX 6000", possible, 2, 2, 25},
     GpuModel{"RTX 5000", possible, 2, 2, 25},
@@ -76,6 +80,8 @@ constexpr std::array models{
     GpuModel{"P4", never},
     GpuModel{"K80", never},
     GpuModel{"K40", never},
+    // AMD: drivers list the xGMI links.
+    GpuModel{"MI300X", possible, 0, 0, 0, 1307, 163},
 };
 
 // Maps PCI device ids to models, for files that have no model names.
@@ -137,6 +143,16 @@ constexpr std::array sm_models{
     SmModel{"103", {"", possible, 5, 0, 50}},
 };
 
+// Whether `name` has `part` as whole words.
+bool has_whole(std::string_view name, std::string_view part) noexcept {
+  const std::size_t at = name.find(part);
+  if (at == name.npos) return false;
+  const auto in_word = [&](std::size_t place) {
+    return place < name.size() && std::isalnum(static_cast<unsigned char>(name[place])) != 0;
+  };
+  return (at == 0 || !in_word(at - 1)) && !in_word(at + part.size());
+}
+
 }  // namespace
 
 const GpuModel* find_gpu_model(std::string_view model) noexcept {
@@ -152,6 +168,13 @@ const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept {
   const std::string_view sm = get_fact(gpu.facts, fact::sm);
   const auto by_sm = std::ranges::find(sm_models, sm, &SmModel::sm);
   return by_sm == sm_models.end() ? nullptr : &by_sm->model;
+}
+
+PeakRates peak_rates(std::string_view gpu) {
+  constexpr double tera = 1e12;
+  const GpuModel* model = find_gpu_model(gpu);
+  if (model == nullptr || !has_whole(gpu, model->word) || has_whole(gpu, "MIG")) return {};
+  return {model->bf16 * tera, model->f32 * tera};
 }
 
 bool has_no_connector(const TopologyGpu& gpu) noexcept {

@@ -17,9 +17,10 @@ enum class LinkKind {
 struct GpuModel {
   std::string_view word;  // text that occurs in the driver's name of the model
   LinkKind kind = LinkKind::possible;
-  int generation = 0;       // NVLink generation; 0 for a GPU without NVLink
-  int links = 0;            // number of links of one GPU
-  double link_gbyte_s = 0;  // payload bandwidth of one link in one direction, in GB/s
+  int generation = 0;        // NVLink generation; 0 for a GPU without NVLink
+  int links = 0;             // number of links of one GPU
+  double link_gbyte_s = 0;   // payload bandwidth of one link in one direction, in GB/s
+  double bf16 = 0, f32 = 0;  // PeakRates in TFLOP/s; 0 if they are not listed
 };
 
 // Finds a model by name ("NVIDIA H100 80GB HBM3"). Null for a model that is not listed.

@@ -41,11 +41,10 @@ struct StrategyEstimate {
   // activations. Excludes padding and the scratch of fallback reductions.
   std::uint64_t bytes = 0;
   // Modelled communication time of a step, without overlap. A collective over all ranks is modelled
-  // as one inside the shard axis and one across it. On an axis of n ranks, a collective takes the
-  // time to send (n - 1) / n of the bytes at the rate of the axis, plus one latency per unit; an
-  // all-reduce takes twice as long. Parameters that stay unsharded are gathered once per step;
-  // other parameters are gathered twice per micro batch, as if no buffer kept them between forward
-  // and backward.
+  // as one inside the shard axis and one across it. On an axis, a collective takes
+  // GroupRate::transfer_s() and one latency per unit; an all-reduce takes twice as long. Parameters
+  // that stay unsharded are gathered once per step; other parameters are gathered twice per micro
+  // batch, as if no buffer kept them between forward and backward.
   double seconds = 0;
   bool fits = true;
 };

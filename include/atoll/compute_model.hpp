@@ -17,10 +17,19 @@
 
 namespace atoll_v1::atoll {
 
+// Dense products in FLOP/s by the data sheet: bf16 with f32 sums on tensor cores (f16 on a V100),
+// and f32 without them. Where a sheet gives only the rate with sparsity, it is half of that.
+struct PeakRates {
+  double bf16 = 0, f32 = 0;
+};
+// Finds a GPU by the name that its driver reports. The rates are 0 for a GPU that the table of
+// models (topology/gpu_models.cpp) does not have, and for a part of one (MIG).
+ATOLL_API PeakRates peak_rates(std::string_view gpu);
+
 struct ComputeModel {
   std::string name;      // "H100"
-  double peak_bf16 = 0;  // FLOP/s of the data sheet, dense: the base of MFU
-  double peak_f32 = 0;   // FLOP/s of f32 products (TF32 is not used)
+  double peak_bf16 = 0;  // PeakRates: the base of MFU
+  double peak_f32 = 0;   // TF32 is not used
   // The measured rates of large products, and of attention over long sequences, as parts of
   // peak_bf16 or peak_f32.
   double best_product = 1;

@@ -1,18 +1,18 @@
-// The schedule of two-level collectives: which ranks exchange which blocks between hosts, and
-// inside each host. It is a pure, header-only computation that moves no data. The library and the
-// backends, which do not include each other's headers, both use it.
+// The schedule of two-level collectives: which ranks exchange which blocks between hosts. It is a
+// pure, header-only computation that moves no data. The library and the backends, which do not
+// include each other's headers, both use it.
 //
 // Terms. A block is the part of the whole tensor that one rank contributes to an all_gather or
-// receives from a reduce_scatter; that rank is the owner of the block. A counterpart of a rank is a
-// rank of another host with which the rank exchanges blocks. Each block has one holder on each
-// host: the rank that receives the block from the owner (all_gather), or that sums the block over
-// the ranks of its host (reduce_scatter). On the owner's host, the owner is the holder.
+// receives from a reduce_scatter; that rank is the owner of the block. Each block has one holder on
+// each host: the rank that receives the block from the owner (all_gather), or that sums the block
+// over the ranks of its host (reduce_scatter). On the owner's host, the owner is the holder. A
+// counterpart of a rank is a rank of another host with which the rank exchanges blocks.
 //
-// all_gather:     Each owner sends its block to the holders on the other hosts (transfers()). Then
-//                 every holder shares the blocks that it holds with the ranks of its host.
+// all_gather:     Each owner sends its block to the holders on the other hosts. Then every holder
+//                 shares the blocks that it holds with the ranks of its host.
 // reduce_scatter: The opposite order. Every holder sums each block that it holds over the ranks of
-//                 its host. Then the holders send these partial sums to the owner of the block
-//                 (transfers(), reversed), which adds them in the order of the hosts.
+//                 its host. Then the holders send these partial sums to the owner of the block,
+//                 which adds them in the order of the hosts.
 //
 // For a tensor of S bytes, each of H hosts sends and receives (H - 1) / H x S bytes, which is the
 // minimum. A flat exchange with h ranks per host sends and receives h times as many bytes per host.
@@ -55,26 +55,36 @@ class HostLayout {
   const std::vector<int>& ranks_of(int host) const noexcept {
     return ranks_[static_cast<std::size_t>(host)];
   }
-  // Returns the rank of `host` with which `rank` exchanges blocks: the rank with the same local
-  // rank, modulo the number of ranks on `host`. Returns `rank` if it runs on `host`.
+  // Returns the rank of `host` with the same local rank as `rank`, modulo the number of ranks on
+  // `host`: the holder of the block of `rank` there. Returns `rank` if it runs on `host`.
   int counterpart(int rank, int host) const noexcept {
     const auto& ranks = ranks_of(host);
     return ranks[static_cast<std::size_t>(local_of(rank)) % ranks.size()];
   }
-  // Returns the holder on `host` of the block of `owner`.
-  int holder(int owner, int host) const noexcept { return counterpart(owner, host); }
-  // Returns all ranks of other hosts with which `rank` exchanges blocks: the counterparts of
-  // `rank`, and the ranks that have `rank` as a counterpart.
-  std::vector<int> counterparts(int rank) const {
+  // Returns the holders of the block of `owner` on the other hosts, in the order of the hosts.
+  std::vector<int> holders(int owner) const {
     std::vector<int> result;
-    const int host = host_of(rank);
-    for (int other = 0; other < hosts(); ++other) {
-      if (other == host) continue;
-      for (const int candidate : ranks_of(other)) {
-        if (counterpart(candidate, host) == rank || counterpart(rank, other) == candidate) {
-          result.push_back(candidate);
-        }
+    for (int host = 0; host < hosts(); ++host) {
+      if (host != host_of(owner)) result.push_back(counterpart(owner, host));
+    }
+    return result;
+  }
+  // Returns the owners of the blocks of other hosts that `rank` holds, in ascending order.
+  std::vector<int> owners_held_by(int rank) const {
+    std::vector<int> result;
+    for (int owner = 0; owner < size(); ++owner) {
+      if (host_of(owner) != host_of(rank) && counterpart(owner, host_of(rank)) == rank) {
+        result.push_back(owner);
       }
+    }
+    return result;
+  }
+  // Returns all counterparts of `rank`: the holders of its block, and the owners of the blocks that
+  // it holds, each once.
+  std::vector<int> counterparts(int rank) const {
+    std::vector<int> result = holders(rank);
+    for (const int owner : owners_held_by(rank)) {
+      if (std::ranges::find(result, owner) == result.end()) result.push_back(owner);
     }
     return result;
   }
@@ -87,66 +97,23 @@ class HostLayout {
   // Returns the number of ranks on each host if there are several hosts, all with the same number
   // of ranks, at least two, and if the ranks of each host are consecutive. Otherwise returns 0.
   int ranks_per_host() const noexcept {
-    const auto each = static_cast<std::size_t>(fewest_ranks());
-    const bool is_even =
-        hosts() > 1 && each > 1 && are_consecutive_ && each * ranks_.size() == host_.size();
-    return is_even ? static_cast<int>(each) : 0;
+    return hosts() > 1 && fewest_ranks() > 1 && is_even() ? fewest_ranks() : 0;
   }
   // Returns true if an adjacent-pair tree over the ranks of each host, followed by an adjacent-pair
   // tree over the hosts, is the same tree as the adjacent-pair tree over all ranks.
   bool is_subtree() const noexcept {
-    if (hosts() == 1) return true;
-    const auto each = static_cast<std::size_t>(fewest_ranks());
-    return are_consecutive_ && each * ranks_.size() == host_.size() && std::has_single_bit(each);
+    return hosts() == 1 ||
+           (is_even() && std::has_single_bit(static_cast<unsigned>(fewest_ranks())));
   }
 
  private:
+  // Returns true if all hosts have the same number of ranks, and those of each are consecutive.
+  bool is_even() const noexcept { return are_consecutive_ && fewest_ranks() * hosts() == size(); }
+
   std::vector<int> host_;                // index of each rank's host
   std::vector<int> local_;               // each rank's index on its host
   std::vector<std::vector<int>> ranks_;  // ranks on each host, by the index of the host
   bool are_consecutive_ = true;
 };
-
-// One transfer of a block between hosts in an all_gather. In a reduce_scatter the same transfer
-// moves a partial sum of the block in the opposite direction.
-struct Transfer {
-  int peer;   // rank to which the block is sent, or from which it is received
-  int owner;  // rank that owns the block
-};
-
-// All transfers of one rank between hosts in an all_gather.
-struct Transfers {
-  std::vector<Transfer> out;  // transfers of the rank's own block to its holder on each other host
-  std::vector<Transfer> in;   // transfers from the owners of the blocks that the rank holds
-
-  // Returns the transfers for a reduce_scatter, which have the opposite direction.
-  Transfers reversed() && { return {std::move(in), std::move(out)}; }
-};
-
-// Returns the transfers of `rank`. Both lists are in ascending order of the other host or owner.
-inline Transfers transfers(const HostLayout& layout, int rank) {
-  Transfers all;
-  const int host = layout.host_of(rank);
-  for (int other = 0; other < layout.hosts(); ++other) {
-    if (other != host) all.out.push_back({layout.holder(rank, other), rank});
-  }
-  for (int owner = 0; owner < layout.size(); ++owner) {
-    if (layout.host_of(owner) != host && layout.holder(owner, host) == rank) {
-      all.in.push_back({owner, owner});
-    }
-  }
-  return all;
-}
-
-// Runs `pieces` pieces through two stages. start(k) works inside the host and sends piece k to
-// other hosts; finish(k) works on the data that came from other hosts. Up to `depth` pieces are
-// started but not finished at a time.
-template <class Start, class Finish>
-void run_pipeline(std::size_t pieces, std::size_t depth, const Start& start, const Finish& finish) {
-  for (std::size_t k = 0; k < pieces + depth - 1; ++k) {
-    if (k < pieces) start(k);
-    if (k + 1 >= depth) finish(k + 1 - depth);
-  }
-}
 
 }  // namespace atoll_levels

@@ -97,12 +97,20 @@ ATOLL_API std::vector<Finding> check_mesh(const Topology& topology,
 // Modelled speed of a group of ranks that communicate: the slowest part of a ring through the
 // group, in the given order, and the latency of its hops.
 struct GroupRate {
-  // Bus bandwidth of each rank in one direction, in GB/s, as nccl-tests defines it: n ranks gather
-  // B GB in (n - 1) / n * B / gbyte_s seconds. 0 means unknown; infinite for a group of one rank.
+  // Bus bandwidth of each rank in one direction, in GB/s, as nccl-tests defines it (see
+  // transfer_s()). 0 means unknown; infinite for a group of one rank.
   double gbyte_s = 0;
   double latency_us = 0;    // time that a collective of a few bytes takes
   bool is_assumed = false;  // true when the rate of a link is unknown and was assumed
   bool is_known() const noexcept { return gbyte_s > 0; }
+  // Seconds in which the ring of an all_gather or reduce_scatter moves a tensor of `bytes` over all
+  // ranks, of which each rank sends (ranks - 1) / ranks. An all_reduce takes twice as long.
+  double transfer_s(double bytes, int ranks) const noexcept {
+    return (ranks - 1) * bytes / ranks / (gbyte_s * 1e9);
+  }
+  double seconds(double bytes, int ranks) const noexcept {
+    return latency_us * 1e-6 + transfer_s(bytes, ranks);
+  }
 };
 // `group` holds indices into `ranks`. Throws the same errors as plan_mesh(), and
 // Error(invalid_argument) for an index out of range.
@@ -116,6 +124,11 @@ ATOLL_API GroupRate group_rate(const Topology& topology, const std::vector<RankS
 // the slowest group of its kind.
 struct LevelRates {
   GroupRate inside{}, across{};
+  bool are_known() const noexcept { return inside.is_known() && across.is_known(); }
+  // Seconds of a collective in two levels, over hosts with `inner` ranks each.
+  double seconds(double bytes, int ranks, int inner) const noexcept {
+    return across.seconds(bytes / inner, ranks / inner) + inside.seconds(bytes, inner);
+  }
 };
 
 // Rates of the mesh axes. The rate of an axis is that of its slowest group, because all ranks wait

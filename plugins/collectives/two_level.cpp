@@ -38,6 +38,17 @@ std::size_t piece_for(std::size_t largest, std::size_t limit) {
                   cache_line);
 }
 
+// Runs `pieces` pieces through two stages. start(k) works inside the host and sends piece k to
+// other hosts; finish(k) works on the data that came from other hosts. Up to `depth` pieces are
+// started but not finished at a time.
+template <class Start, class Finish>
+void run_pipeline(std::size_t pieces, const Start& start, const Finish& finish) {
+  for (std::size_t k = 0; k < pieces + depth - 1; ++k) {
+    if (k < pieces) start(k);
+    if (k + 1 >= depth) finish(k + 1 - depth);
+  }
+}
+
 // A reduce_scatter that works piece by piece. The caller calls start() and later finish() for each
 // piece, in order, with at most `depth` pieces in flight.
 class ReduceScatter {
@@ -52,12 +63,10 @@ class ReduceScatter {
         blocks_(blocks),
         out_(out),
         exchange_(exchange),
-        host_(group.layout.host_of(group.rank())) {
-    const auto transfers = atoll_levels::transfers(group.layout, group.rank()).reversed();
-    for (const auto& transfer : transfers.out) {
-      if (block(transfer.owner).bytes > 0) sends_to_.push_back(transfer.peer);
-    }
-    for (const auto& transfer : transfers.in) receives_from_.push_back(transfer.peer);
+        host_(group.layout.host_of(group.rank())),
+        sends_to_(group.layout.owners_held_by(group.rank())),
+        receives_from_(group.layout.holders(group.rank())) {
+    std::erase_if(sends_to_, [&](int owner) { return block(owner).bytes == 0; });
     const std::size_t largest = largest_block(blocks);
     piece_ = piece_for(largest, level_scratch / depth / two_level_slots(group.layout));
     pieces_ = std::max<std::size_t>(pieces_of(largest, piece_), 1);
@@ -83,7 +92,7 @@ class ReduceScatter {
       if (block(rank).bytes == 0) continue;
       if (group_.slices.size() == most_slices) sum_slices();
       const Block piece = piece_of(block(rank), k, piece_);
-      const int who = group_.layout.holder(rank, host_);
+      const int who = group_.layout.counterpart(rank, host_);
       std::byte* dst = nullptr;
       if (rank == group_.rank()) {
         dst = own(k);
@@ -200,17 +209,16 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
   };
 
   const std::byte* from = own.from == Offer::From::src ? source(operation) : destination(operation);
-  const auto transfers = atoll_levels::transfers(layout, group.rank());
-  for (const auto& transfer : transfers.out) {
-    exchange.send(transfer.peer, {from + own.offset, own.bytes});
+  for (const int holder : layout.holders(group.rank())) {
+    exchange.send(holder, {from + own.offset, own.bytes});
   }
   // The ranks from which this rank receives blocks, with the receive tickets of the pieces.
   std::vector<std::pair<int, std::vector<std::uint64_t>>> incoming;
-  for (const auto& [peer, owner] : transfers.in) {
-    auto& tickets = incoming.emplace_back(peer, std::vector<std::uint64_t>()).second;
+  for (const int owner : layout.owners_held_by(group.rank())) {
+    auto& tickets = incoming.emplace_back(owner, std::vector<std::uint64_t>()).second;
     for (std::size_t k = 0; k < pieces; ++k) {
       const Block part = piece_of(block(owner), k, piece);
-      tickets.push_back(exchange.recv(peer, {destination(operation) + part.offset, part.bytes}));
+      tickets.push_back(exchange.recv(owner, {destination(operation) + part.offset, part.bytes}));
     }
   }
   exchange.start();
@@ -227,7 +235,7 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
     for (int rank = 0; rank < group.size(); ++rank) {
       if (layout.host_of(rank) == host) continue;
       const Block part = piece_of(block(rank), k, piece);
-      group.offer(layout.local_of(layout.holder(rank, host)),
+      group.offer(layout.local_of(layout.counterpart(rank, host)),
                   {Offer::From::dst, part.offset, part.offset, part.bytes, everybody});
     }
     move(group, operation, extents, &exchange);
@@ -238,8 +246,8 @@ void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Ex
                               const std::vector<Block>& blocks, std::byte* out,
                               Exchange& exchange) {
   ReduceScatter reduction(group, operation, extents, blocks, out, exchange);
-  atoll_levels::run_pipeline(
-      reduction.pieces(), depth, [&](std::size_t k) { reduction.start(k); },
+  run_pipeline(
+      reduction.pieces(), [&](std::size_t k) { reduction.start(k); },
       [&](std::size_t k) { reduction.finish(k); });
 }
 
@@ -294,7 +302,7 @@ void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& 
     reduction.finish(k);
     deliver(k);
   };
-  atoll_levels::run_pipeline(reduction.pieces(), depth, start, finish);
+  run_pipeline(reduction.pieces(), start, finish);
 }
 
 }  // namespace atoll_collectives

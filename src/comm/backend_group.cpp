@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "atoll/simulated.hpp"
 #include "comm/explain.hpp"
 #include "comm/memory_agreement.hpp"
 #include "comm/registry/backend_choice.hpp"
@@ -13,8 +14,7 @@
 #include "core/operation_label.hpp"
 #include "core/terminal_text.hpp"
 #include "core/world_internals.hpp"
-#include "device/stream_kind.hpp"
-#include "device/virtual/device.hpp"
+#include "device/backend.hpp"
 #include "flight/flight.hpp"
 
 namespace atoll_v1::atoll {

@@ -68,6 +68,27 @@ class ATOLL_LOCAL FallbackContext {
 Operation send_to(std::uint64_t peer, ConstView data);
 Operation receive_from(std::uint64_t peer, View data);
 
+// Ranks at equal distances: first, first + step, ...
+struct Peers {
+  std::uint64_t first, step, count;
+};
+// Sends from(i) to peer i and receives to(i) from it, for all peers as one group. Copies the part of
+// this rank itself.
+template <class From, class To>
+void exchange(const FallbackContext& call, const Peers& peers, const From& from, const To& to) {
+  std::vector<Operation> messages;
+  for (std::uint64_t i = 0; i < peers.count; ++i) {
+    const std::uint64_t rank = peers.first + i * peers.step;
+    if (rank == call.rank()) {
+      call.copy_unless_there(to(i), from(i));
+    } else {
+      messages.push_back(send_to(rank, from(i)));
+      messages.push_back(receive_from(rank, to(i)));
+    }
+  }
+  call.submit_messages(std::move(messages));
+}
+
 // Operations that move data, for backends that lack them: each block is sent in a message, directly
 // from its rank to the ranks that need the block.
 void fallback_gather(const FallbackContext& call);  // performs gather and gather_v

@@ -84,6 +84,12 @@ class Grid {
     return sum;
   }
   std::uint64_t height(std::uint64_t column) const { return before(outer(), column); }
+  // Returns the number of elements in the columns before `column`.
+  std::uint64_t begin(std::uint64_t column) const {
+    std::uint64_t sum = 0;
+    for (std::uint64_t c = 0; c < column; ++c) sum += height(c);
+    return sum;
+  }
   std::uint64_t height() const { return height(column()); }
   // Returns the height of the highest column, and the number of elements of the longest slice.
   std::uint64_t most_height() const {
@@ -162,39 +168,20 @@ void pack(const FallbackContext& call, const Grid& grid, ConstView src,
 
 void exchange_inside(const FallbackContext& call, const Grid& grid, View own, View columns) {
   if (grid.is_even() && call.all_to_all_inside(own, columns, grid.height())) return;
-  std::vector<Operation> messages;
-  for (std::uint64_t c = 0, at = 0; c < grid.inner(); at += grid.height(c++)) {
-    const View theirs = own.part(at, grid.height(c));
-    const View from = columns.part(c * grid.height(), grid.height());
-    if (c == grid.column()) {
-      call.copy_unless_there(from, theirs);
-    } else {
-      messages.push_back(send_to(grid.rank(grid.host(), c), theirs));
-      messages.push_back(receive_from(grid.rank(grid.host(), c), from));
-    }
-  }
-  call.submit_messages(std::move(messages));
+  exchange(
+      call, {grid.rank(grid.host(), 0), 1, grid.inner()},
+      [&](std::uint64_t c) { return own.part(grid.begin(c), grid.height(c)); },
+      [&](std::uint64_t c) { return columns.part(c * grid.height(), grid.height()); });
 }
 
 void exchange_across(const FallbackContext& call, const Grid& grid, View partial, View slices) {
-  const atoll_levels::HostLayout& layout = call.shape.levels->layout;
-  const auto rank = static_cast<int>(call.rank());
-  const auto transfers = atoll_levels::transfers(layout, rank).reversed();
-  const auto host_of = [&](int r) { return static_cast<std::uint64_t>(layout.host_of(r)); };
-  const auto sum_for = [&](int owner) {
-    return partial.part(grid.before(host_of(owner), grid.column()),
-                        grid.count(static_cast<std::uint64_t>(owner)));
-  };
-  const auto sum_from = [&](int r) { return slices.part(host_of(r) * grid.mine(), grid.mine()); };
-  std::vector<Operation> messages;
-  for (const auto& [peer, owner] : transfers.out) {
-    messages.push_back(send_to(static_cast<std::uint64_t>(peer), sum_for(owner)));
-  }
-  for (const auto& [peer, owner] : transfers.in) {
-    messages.push_back(receive_from(static_cast<std::uint64_t>(peer), sum_from(peer)));
-  }
-  call.copy_unless_there(sum_from(rank), sum_for(rank));
-  call.submit_messages(std::move(messages));
+  const std::uint64_t column = grid.column();
+  exchange(
+      call, {column, grid.inner(), grid.outer()},
+      [&](std::uint64_t h) {
+        return partial.part(grid.before(h, column), grid.count(grid.rank(h, column)));
+      },
+      [&](std::uint64_t h) { return slices.part(h * grid.mine(), grid.mine()); });
 }
 
 // Sums one piece over all ranks. `dst` is the part of the result that belongs to the piece.

@@ -38,18 +38,7 @@ std::vector<std::uint64_t> begins_of(const std::vector<std::uint64_t>& counts) {
   return begins;
 }
 
-// Sends from(r) to each rank r, and receives to(r) from it.
-template <class From, class To>
-void exchange(const FallbackContext& call, const From& from, const To& to) {
-  std::vector<Operation> messages;
-  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
-    if (r == call.rank()) continue;
-    messages.push_back(send_to(r, from(r)));
-    messages.push_back(receive_from(r, to(r)));
-  }
-  call.submit_messages(std::move(messages));
-  call.copy_unless_there(to(call.rank()), from(call.rank()));
-}
+Peers all_ranks(const FallbackContext& call) { return {0, 1, call.ranks()}; }
 
 }  // namespace
 
@@ -87,7 +76,8 @@ void fallback_all_to_all_v(const FallbackContext& call) {
   if (call.shape.memory == DeviceKind::host && call.ranks() > 1) compare_counts(call);
   const auto sent = begins_of(whole.counts), received = begins_of(whole.recv_counts);
   exchange(
-      call, [&](std::uint64_t r) { return whole.src.part(sent[r], whole.counts[r]); },
+      call, all_ranks(call),
+      [&](std::uint64_t r) { return whole.src.part(sent[r], whole.counts[r]); },
       [&](std::uint64_t r) { return whole.dst.part(received[r], whole.recv_counts[r]); });
 }
 
@@ -107,7 +97,7 @@ void fallback_all_gather_v(const FallbackContext& call) {
   const Operation& whole = call.operation;
   const auto begins = begins_of(whole.counts);
   exchange(
-      call, [&](std::uint64_t) { return whole.src; },
+      call, all_ranks(call), [&](std::uint64_t) { return whole.src; },
       [&](std::uint64_t r) { return whole.dst.part(begins[r], whole.counts[r]); });
 }
 
@@ -116,7 +106,7 @@ void exchange_v(const FallbackContext& call, ConstView src, View parts) {
   const auto begins = begins_of(counts);
   const std::uint64_t own = counts[call.rank()];
   exchange(
-      call, [&](std::uint64_t r) { return src.part(begins[r], counts[r]); },
+      call, all_ranks(call), [&](std::uint64_t r) { return src.part(begins[r], counts[r]); },
       [&](std::uint64_t r) { return parts.part(r * own, own); });
 }
 

@@ -87,7 +87,7 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   group.group.deterministic = settings_.deterministic;
   group.group.compute_units = static_cast<std::int32_t>(settings_.compute_units);
   if (device_.kind() == DeviceKind::virtual_time) {
-    group.links = simulated::device_of(device_).links();
+    group.links = simulated::links_of(device_);
     group.group.links = group.links.c_str();
   }
   const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);

@@ -18,21 +18,9 @@ std::shared_ptr<BackendGroup> open_part(const BackendGroup& whole, const char* p
   return BackendGroup::open(axis, std::move(options), &whole);
 }
 
-bool has_rates(const Axis& axis) {
-  return axis.rate.is_known() && axis.levels.inside.is_known() && axis.levels.across.is_known();
-}
+bool has_rates(const Axis& axis) { return axis.rate.is_known() && axis.levels.are_known(); }
 
 }  // namespace
-
-double flat_us(const GroupRate& rate, int ranks, std::uint64_t bytes) {
-  const double share = static_cast<double>(ranks - 1) / ranks;
-  return rate.latency_us + share * static_cast<double>(bytes) / (rate.gbyte_s * 1e3);
-}
-
-double two_level_us(const LevelRates& rates, int ranks, int inner, std::uint64_t bytes) {
-  const auto per_rank = static_cast<std::uint64_t>(bytes / static_cast<std::uint64_t>(inner));
-  return flat_us(rates.across, ranks / inner, per_rank) + flat_us(rates.inside, inner, bytes);
-}
 
 std::unique_ptr<TwoLevel> TwoLevel::open(BackendGroup& whole) {
   const Axis& axis = whole.axis();
@@ -72,8 +60,9 @@ bool TwoLevel::takes(const Operation& operation) const {
   const std::uint64_t bytes =
       operation.count * size_of(operation.dtype) * static_cast<std::uint64_t>(n);
   if (const auto chosen = whole_.level_choice().two_level(operation.kind, bytes)) return *chosen;
+  const auto size = static_cast<double>(bytes);
   return has_rates(axis) &&
-         two_level_us(axis.levels, n, layout_.fewest_ranks(), bytes) < flat_us(axis.rate, n, bytes);
+         axis.levels.seconds(size, n, layout_.fewest_ranks()) < axis.rate.seconds(size, n);
 }
 
 std::uint64_t TwoLevel::scratch_bytes(const Operation& operation) const {
@@ -97,17 +86,12 @@ void TwoLevel::all_gather(const FallbackContext& call) const {
     return whole.dst.part(static_cast<std::uint64_t>(owner) * whole.count,
                           static_cast<std::uint64_t>(ranks) * whole.count);
   };
-  const auto host_of = [&](int r) { return static_cast<std::uint64_t>(layout_.host_of(r)); };
-  const auto transfers = atoll_levels::transfers(layout_, rank);
   std::vector<Operation> exchange, gathers;
-  for (const auto& [peer, owner] : transfers.out) {
-    exchange.push_back(send_to(host_of(peer), whole.src));
-  }
-  for (const auto& [peer, owner] : transfers.in) {
-    exchange.push_back(receive_from(host_of(peer), block(owner)));
-  }
   for (int h = 0; h < layout_.hosts(); ++h) {
     const int owner = layout_.counterpart(rank, h);
+    const auto peer = static_cast<std::uint64_t>(h);
+    if (owner != rank) exchange.push_back(send_to(peer, whole.src));
+    if (owner != rank) exchange.push_back(receive_from(peer, block(owner)));
     gathers.push_back({ATOLL_ALL_GATHER, owner == rank ? whole.src : ConstView(block(owner)),
                        block(layout_.ranks_of(h).front(), layout_.fewest_ranks()), whole.count,
                        whole.dtype});

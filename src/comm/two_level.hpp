@@ -22,12 +22,6 @@
 
 namespace atoll_v1::atoll {
 
-// flat_us() and two_level_us() return the modelled time of a collective in microseconds. The time
-// of a level is the latency of the smallest operation plus the bytes that a ring sends divided by
-// the bandwidth. `bytes` is the size of the whole tensor.
-double flat_us(const GroupRate& rate, int ranks, std::uint64_t bytes);
-double two_level_us(const LevelRates& rates, int ranks, int inner, std::uint64_t bytes);
-
 class TwoLevel {
  public:
   // Opens the groups inside and across hosts. Collective over the axis. Returns null unless there

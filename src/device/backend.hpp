@@ -220,4 +220,7 @@ class DeviceBackend {
   AllocationCount allocations_;
 };
 
+// Returns the kind of device that a stream belongs to.
+DeviceKind kind_of(const Stream& stream);  // defined in virtual/device.cpp
+
 }  // namespace atoll_v1::atoll

@@ -66,6 +66,14 @@ struct NormalFill {
   float mean, deviation;
 };
 
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection with good avalanche, from which
+// kernels draw random bits.
+constexpr std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
 // Defines the factor of gradient clipping: gradient_scale * min(1, max_norm / norm), or
 // gradient_scale if max_norm is 0. `norm` is the norm of the gradients times gradient_scale. If it
 // is not finite, the factor is NaN if skip_nonfinite is true, and gradient_scale otherwise.

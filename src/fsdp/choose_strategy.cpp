@@ -155,7 +155,7 @@ class Estimator {
   std::uint64_t trained() const { return q_.parameters - q_.frozen; }
   double leg(double bytes, int ranks, const GroupRate& rate) const {
     if (ranks == 1) return 0;
-    return (ranks - 1) * bytes / ranks / (rate.gbyte_s * 1e9) + q_.units * rate.latency_us * 1e-6;
+    return rate.transfer_s(bytes, ranks) + q_.units * rate.latency_us * 1e-6;
   }
 
   const StrategyQuestion& q_;

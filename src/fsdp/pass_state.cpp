@@ -10,7 +10,7 @@
 #include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
-#include "device/stream_kind.hpp"
+#include "device/backend.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

@@ -47,7 +47,9 @@ struct Scheduler::Impl {
       : shard(or_alone(shard_axis, replicate_axis, "shard")),
         replicate(or_alone(replicate_axis, shard_axis, "replicate")),
         inner(std::move(options.inner)),
-        device(checked_device(options.device, shard.world->config().check, shard.world->rank())),
+        device(shard.world->config().check == "lifetimes"
+                   ? checked_device(options.device, shard.world->rank())
+                   : options.device),
         streams{device.stream({.name = "gather", .priority = StreamPriority::high}),
                 device.stream({.name = "reduce", .priority = StreamPriority::high}),
                 device.stream({.name = "outer"})} {

@@ -137,6 +137,24 @@ TEST_CASE("devices are found by what drivers and people call them") {
       atoll::Error);
 }
 
+TEST_CASE("data sheets: GPUs by the names that CUDA reports") {
+  const auto bf16 = [](std::string_view gpu) { return atoll::peak_rates(gpu).bf16 / 1e12; };
+  CHECK(bf16("cuda:0 (NVIDIA H100 80GB HBM3)") == doctest::Approx(989));
+  CHECK(atoll::peak_rates("NVIDIA H100 80GB HBM3").f32 == doctest::Approx(67e12));
+  CHECK(bf16("NVIDIA H100 PCIe") == doctest::Approx(756));
+  CHECK(bf16("NVIDIA H200") == doctest::Approx(989));
+  CHECK(bf16("NVIDIA GH200 480GB") == doctest::Approx(989));
+  CHECK(bf16("NVIDIA A100-SXM4-80GB") == doctest::Approx(312));
+  CHECK(bf16("NVIDIA B200") == doctest::Approx(2250));
+  CHECK(bf16("NVIDIA L40S") == doctest::Approx(362));
+  CHECK(bf16("cuda:1 (NVIDIA L4)") == doctest::Approx(121));
+  for (const char* unknown :
+       {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H1000", "NVIDIA A10G", "Host", ""}) {
+    CAPTURE(unknown);
+    CHECK(bf16(unknown) == 0);
+  }
+}
+
 TEST_CASE("a product is fastest when its tiles fill the waves") {
   const auto& model = atoll::find_compute_model("H100");
   const double best = model.peak_bf16 * model.best_product;

@@ -290,15 +290,15 @@ TEST_CASE("two levels are modelled as faster if NICs are slower than links insid
   const atoll::GroupRate flat{.gbyte_s = 50, .latency_us = 70};
   const atoll::LevelRates levels{{.gbyte_s = 450, .latency_us = 30},
                                  {.gbyte_s = 6.25, .latency_us = 20}};
-  constexpr std::uint64_t large = std::uint64_t{1} << 30;
-  CHECK(atoll::flat_us(flat, 16, large) == doctest::Approx(70 + 15.0 / 16 * large / 50e3));
-  CHECK(atoll::two_level_us(levels, 16, 8, large) ==
-        doctest::Approx(50 + 0.5 * large / 50e3 + 7.0 / 8 * large / 450e3));
-  CHECK(atoll::two_level_us(levels, 16, 8, large) < atoll::flat_us(flat, 16, large));
+  constexpr double large = 1 << 30;
+  CHECK(flat.seconds(large, 16) == doctest::Approx(70e-6 + 15.0 / 16 * large / 50e9));
+  CHECK(levels.seconds(large, 16, 8) ==
+        doctest::Approx(50e-6 + 0.5 * large / 50e9 + 7.0 / 8 * large / 450e9));
+  CHECK(levels.seconds(large, 16, 8) < flat.seconds(large, 16));
   // With one NIC per GPU the network is nearly as fast as the island, so two levels take longer
   // than one level.
   const atoll::LevelRates rails{{.gbyte_s = 450, .latency_us = 30},
                                 {.gbyte_s = 50, .latency_us = 20}};
-  CHECK(atoll::two_level_us(rails, 16, 8, large) >
-        atoll::flat_us({.gbyte_s = 400, .latency_us = 70}, 16, large));
+  const atoll::GroupRate fast{.gbyte_s = 400, .latency_us = 70};
+  CHECK(rails.seconds(large, 16, 8) > fast.seconds(large, 16));
 }

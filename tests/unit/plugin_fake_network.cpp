@@ -134,8 +134,7 @@ TEST_CASE("the scratch slots of two levels are those of the rank that needs most
   const auto most_of = [](const Layout& layout) {
     std::size_t most = 0;
     for (int rank = 0; rank < layout.size(); ++rank) {
-      const auto transfers = atoll_levels::transfers(layout, rank);
-      most = std::max(most, transfers.out.size() + transfers.in.size() + 1);
+      most = std::max(most, layout.holders(rank).size() + layout.owners_held_by(rank).size() + 1);
     }
     return most;
   };

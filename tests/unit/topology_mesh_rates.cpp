@@ -27,10 +27,10 @@ TEST_CASE("mesh rates: a ring over hosts passes all their NICs, a column its own
   const auto ranks = fill_hosts(topology, 0);
   const MeshRates hybrid = mesh_rates(topology, ranks, by_hand(2, 8));
   CHECK(hybrid.shard.gbyte_s == doctest::Approx(360));
-  CHECK(hybrid.replicate.gbyte_s == doctest::Approx(0.89 * 50));
+  CHECK(hybrid.replicate.gbyte_s == doctest::Approx(0.885 * 50));
   CHECK(hybrid.replicate.latency_us == doctest::Approx(8.4 + 14));
   // The 8 NICs of a host carry 8 * 50 GB/s together, almost as much as the NVLinks of one GPU.
-  CHECK(hybrid.world.gbyte_s == doctest::Approx(0.89 * 400));
+  CHECK(hybrid.world.gbyte_s == doctest::Approx(0.885 * 400));
   CHECK(hybrid.world.latency_us == doctest::Approx(8.4 + 14 * 3.4 + 14));
   CHECK_FALSE(hybrid.world.is_assumed);
   const MeshRates full = mesh_rates(topology, ranks, by_hand(1, 16));
@@ -44,7 +44,7 @@ TEST_CASE("mesh rates: what no source provides is assumed, and only where it is 
   const MeshRates rates = mesh_rates(topology, fill_hosts(topology, 0), by_hand(2, 8));
   CHECK_FALSE(rates.shard.is_assumed);
   CHECK(rates.replicate.is_assumed);
-  CHECK(rates.replicate.gbyte_s == doctest::Approx(0.89 * 45));
+  CHECK(rates.replicate.gbyte_s == doctest::Approx(0.885 * 45));
   CHECK(rates.world.is_assumed);
 }
 
@@ -55,7 +55,7 @@ TEST_CASE("mesh rates: an axis is as slow as its slowest group") {
   // Every column joins a GPU on host a, with 50 GB/s of network bandwidth, and a GPU on host b,
   // with 12.5 GB/s.
   const MeshRates rates = mesh_rates(topology, fill_hosts(topology, 0), by_hand(2, 8));
-  CHECK(rates.replicate.gbyte_s == doctest::Approx(0.89 * 12.5));
+  CHECK(rates.replicate.gbyte_s == doctest::Approx(0.885 * 12.5));
 }
 
 TEST_CASE("mesh rates: across the islands of a host, over PCIe") {
@@ -81,9 +81,9 @@ TEST_CASE("mesh rates: hosts of CPUs") {
   CHECK(unknown.replicate.latency_us == doctest::Approx(81));
   for (const std::string host : {"a", "b"}) machines::add_nic(two, host, 100);
   const MeshRates known = mesh_rates(two, ranks, by_hand(2, 2));
-  CHECK(known.replicate.gbyte_s == doctest::Approx(0.89 * 6.25));
+  CHECK(known.replicate.gbyte_s == doctest::Approx(0.885 * 6.25));
   CHECK_FALSE(known.replicate.is_assumed);
-  CHECK(known.world.gbyte_s == doctest::Approx(0.89 * 12.5));
+  CHECK(known.world.gbyte_s == doctest::Approx(0.885 * 12.5));
 }
 
 TEST_CASE("mesh rates: catalog machines have known rates") {

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "report/datasheet.hpp"
 #include "report/files.hpp"
 #include "report/machine_use.hpp"
 #include "report/metrics.hpp"
@@ -274,23 +273,6 @@ TEST_CASE("metrics.json and steps.jsonl: README explains every figure") {
     CAPTURE(name);
     CHECK(readme.find("`" + name + "`") != std::string::npos);
   }
-}
-
-TEST_CASE("data sheets: GPUs by the names that CUDA reports") {
-  using train::datasheet_peak;
-  CHECK(datasheet_peak("NVIDIA H100 80GB HBM3", "bf16") == Approx(989.5e12));
-  CHECK(datasheet_peak("NVIDIA H100 80GB HBM3", "f32") == Approx(67e12));
-  CHECK(datasheet_peak("NVIDIA H100 PCIe", "bf16") == Approx(756.5e12));
-  CHECK(datasheet_peak("NVIDIA H200", "bf16") == Approx(989.5e12));
-  CHECK(datasheet_peak("NVIDIA GH200 480GB", "bf16") == Approx(989.5e12));
-  CHECK(datasheet_peak("NVIDIA A100-SXM4-80GB", "bf16") == Approx(312e12));
-  CHECK(datasheet_peak("NVIDIA B200", "bf16") == Approx(2250e12));
-  CHECK(datasheet_peak("NVIDIA L40S", "bf16") == Approx(362e12));
-  CHECK(datasheet_peak("NVIDIA L4", "bf16") == Approx(121e12));
-  for (const char* unknown : {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H1000", "Host", ""}) {
-    CHECK(datasheet_peak(unknown, "bf16") == 0);
-  }
-  CHECK(datasheet_peak("NVIDIA H200", "f16") == 0);
 }
 
 TEST_CASE("steps.jsonl: each line is flushed at once") {

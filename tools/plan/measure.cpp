@@ -119,11 +119,9 @@ Measured operations(const Job& job, const MeasureOptions& options, atoll::World&
 json kernels(const atoll::Device& device) {
   atoll::Stream stream = device.stream({.name = "kernels"});
   constexpr std::uint64_t n = std::uint64_t{4} << 20;
-  std::vector<atoll::Buffer> f32;
-  for (int i = 0; i < 4; ++i) {
-    f32.push_back(device.allocate(n * 4));
-    stream.zero(f32.back().data(), n * 4);
-  }
+  const atoll::Buffer to = device.allocate(n * 4), from = device.allocate(n * 4);
+  stream.zero(to.data(), to.bytes());
+  stream.zero(from.data(), from.bytes());
   const auto rate = [&](double bytes, const auto& enqueue) {
     double best = 0;
     for (int round = 0; round < 5; ++round) {
@@ -136,8 +134,8 @@ json kernels(const atoll::Device& device) {
     return best;
   };
   const auto bytes = static_cast<double>(n * 4);
-  return {{"copy", rate(2 * bytes, [&] { stream.copy(f32[0].data(), f32[1].data(), n * 4); })},
-          {"fill", rate(bytes, [&] { stream.zero(f32[0].data(), n * 4); })}};
+  return {{"copy", rate(2 * bytes, [&] { stream.copy(to.data(), from.data(), n * 4); })},
+          {"fill", rate(bytes, [&] { stream.zero(to.data(), n * 4); })}};
 }
 
 // The memory of this machine, divided among the ranks. Limits of containers are ignored.

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "plan/growth.hpp"
 #include "plan/search.hpp"
 
 namespace plan {

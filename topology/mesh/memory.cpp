@@ -1,4 +1,4 @@
-#include "mesh/memory.hpp"
+#include "mesh/planning.hpp"
 
 #include <fmt/format.h>
 

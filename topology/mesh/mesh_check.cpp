@@ -1,5 +1,5 @@
 // Finds the groups of a mesh that cross islands, and the bandwidth that this costs.
-#include "mesh/mesh_check.hpp"
+#include "mesh/planning.hpp"
 
 #include <fmt/format.h>
 

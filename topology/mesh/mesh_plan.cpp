@@ -16,8 +16,7 @@
 #include <map>
 #include <set>
 
-#include "mesh/mesh_check.hpp"
-#include "mesh/uneven.hpp"
+#include "mesh/planning.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
@@ -155,30 +154,24 @@ std::string row_text(const MeshPlan& plan, std::string_view user) {
 }
 
 std::string explain(const MeshSites& sites, const Candidate& taken, const MeshPlan& plan) {
-  const std::string_view user = all_have_gpus(sites) ? "GPU" : "rank";
-  const std::string what = row_text(plan, user);
-  const std::string across = plural(at_index(plan.replicate), taken.noun);
   if (sites.ranks.size() == 1) return "one rank: nothing to shard or replicate over";
-  if (taken.noun == "GPU") {
-    if (plan.shard == 1) return fmt::format("nothing to shard over; replicate over {}", across);
-    return plan.replicate == 1
-               ? fmt::format("shard over all {}", what)
-               : fmt::format("shard over {}, replicate over {} such groups", what, plan.replicate);
+  const std::string_view user = all_have_gpus(sites) ? "GPU" : "rank";
+  const bool of_gpus = taken.noun == "GPU";
+  const std::string across = plural(at_index(plan.replicate), taken.noun);
+  if (plan.shard == 1) {
+    const std::string each =
+        fmt::format(": each {} holds {}{}", taken.noun, plural(at_index(plan.inner), user),
+                    plan.inner == 1 ? "" : ", all below the shard axis");
+    return fmt::format("nothing to shard over{}; replicate over {}", of_gpus ? "" : each, across);
   }
-  if (plan.shard == 1)
-    return fmt::format("nothing to shard over: each {} holds {}{}; replicate over {}", taken.noun,
-                       plural(at_index(plan.inner), user),
-                       plan.inner == 1 ? "" : ", all below the shard axis", across);
-  if (taken.count > 1 && plan.replicate == 1)
-    return fmt::format("shard over all {} of {}", what, plural(at_index(taken.count), taken.noun));
-  if (taken.count > 1)
-    return fmt::format("shard over {} of {}, replicate over {} such groups", what,
-                       plural(at_index(taken.count), taken.noun), plan.replicate);
-  if (plan.replicate == 1)
-    return fmt::format("shard over all {} of {}, which holds every rank", what,
-                       with_article(taken.noun));
-  return fmt::format("shard over {} of {}, replicate over {}", what, with_article(taken.noun),
-                     across);
+  std::string text =
+      fmt::format("shard over {}{}", plan.replicate == 1 ? "all " : "", row_text(plan, user));
+  if (!of_gpus)
+    text += " of " + (taken.count > 1 ? plural(at_index(taken.count), taken.noun)
+                                      : with_article(taken.noun));
+  if (plan.replicate == 1) return taken.count > 1 ? text : text + ", which holds every rank";
+  return text + ", replicate over " +
+         (taken.count > 1 ? fmt::format("{} such groups", plan.replicate) : across);
 }
 
 MeshPlan plan_even(const MeshRequest& request) {

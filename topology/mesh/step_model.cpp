@@ -3,18 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <limits>
+#include <span>
+
+#include "atoll/level_schedule.hpp"
+#include "mesh/planning.hpp"
+#include "nic_efficiency.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double assumed_inside_gbyte_s = 250;
-constexpr double assumed_memory_gbyte_s =
-    10;  // GB/s that one core copies in memory, for ranks without GPUs
-constexpr double inside_to_across = 10;
-constexpr double efficiency_inside = 0.8;
+// GB/s inside an island, and that one core copies in memory, for ranks without GPUs.
+constexpr double assumed_inside_gbyte_s = 250, assumed_memory_gbyte_s = 10;
+constexpr double inside_to_across = 10, efficiency_inside = 0.8;
 
 // Latencies in microseconds. For GPUs, they are NCCL's own values. For ranks without GPUs, they
 // were measured with atoll's host backend and 8 bytes: 4 us among four ranks of a host, 80 us
@@ -25,14 +26,25 @@ struct Latencies {
 constexpr Latencies latencies_of_gpus{8.4, 3.4, 5.7, 14};
 constexpr Latencies latencies_of_cpus{1, 1, 1, 80};
 
-// Share of the NICs' bandwidth that all-gathers of 512 MB reach over 1, 2, 4, ... 128 hosts: ratios
-// that SimAI publishes (aliyun/SimAI, inputs/ratio), interpolated between its 256 MB and 1 GB.
-double efficiency_across(std::size_t parts) {
-  constexpr std::array measured{1.0, 0.89, 0.85, 0.80, 0.67, 0.56, 0.38, 0.21};
-  const double doublings = std::log2(static_cast<double>(parts));
-  const auto below = static_cast<std::size_t>(doublings);
-  if (below + 1 >= measured.size()) return measured.back();
-  return std::lerp(measured[below], measured[below + 1], doublings - static_cast<double>(below));
+void take_slower(GroupRate& slowest, const GroupRate& other) {
+  slowest.gbyte_s = std::min(slowest.gbyte_s, other.gbyte_s);
+  slowest.latency_us = std::max(slowest.latency_us, other.latency_us);
+  slowest.is_assumed = slowest.is_assumed || other.is_assumed;
+}
+
+constexpr GroupRate fastest{.gbyte_s = std::numeric_limits<double>::infinity()};
+
+std::vector<GroupRate> complete(const std::vector<std::optional<double>>& known, double assumed) {
+  std::vector<GroupRate> rates;
+  for (const auto& rate : known)
+    rates.push_back({.gbyte_s = rate.value_or(assumed), .is_assumed = !rate});
+  return rates;
+}
+
+std::string text_of(const std::vector<GroupRate>& rates) {
+  GroupRate slowest = fastest;
+  for (const GroupRate& rate : rates) take_slower(slowest, rate);
+  return fmt::format("{:.4g} GB/s{}", slowest.gbyte_s, slowest.is_assumed ? " (assumed)" : "");
 }
 
 std::optional<double> least_of(const std::vector<std::optional<double>>& rates) {
@@ -41,6 +53,38 @@ std::optional<double> least_of(const std::vector<std::optional<double>>& rates) 
     if (rate) least = std::min(least.value_or(*rate), *rate);
   return least;
 }
+
+// Collects, over many groups, the slowest rate inside hosts and the slowest rate between hosts.
+class SlowestLevels {
+ public:
+  SlowestLevels(const MeshSites& sites, StepModel& model) : sites_(sites), model_(model) {}
+
+  void add(std::span<const int> group) {
+    std::vector<int> hosts;
+    for (const int rank : group) hosts.push_back(sites_.at(rank).host);
+    const auto inner = at_index(atoll_levels::HostLayout(hosts).ranks_per_host());
+    everywhere_ = everywhere_ && inner > 0;
+    if (!everywhere_) return;
+    for (std::size_t first = 0; first < group.size(); first += inner) {
+      const auto here = group.subspan(first, inner);
+      take_slower(slowest_.inside, model_.rate({here.begin(), here.end()}));
+    }
+    std::vector<int> column;
+    for (std::size_t first = 0; first < inner; ++first) {
+      column.clear();
+      for (std::size_t rank = first; rank < group.size(); rank += inner)
+        column.push_back(group[rank]);
+      take_slower(slowest_.across, model_.rate(column));
+    }
+  }
+  LevelRates found() const { return everywhere_ ? slowest_ : LevelRates{}; }
+
+ private:
+  const MeshSites& sites_;
+  StepModel& model_;
+  LevelRates slowest_{fastest, fastest};
+  bool everywhere_ = true;
+};
 
 }  // namespace
 
@@ -56,42 +100,21 @@ StepModel::StepModel(LinkRates& rates)
   const double assumed = all_have_gpus(sites_) ? assumed_inside_gbyte_s : assumed_memory_gbyte_s;
   double reference = least_of(network).value_or(assumed / inside_to_across);
   reference = least_of(inside).value_or(reference * inside_to_across);
-  std::vector<bool> has_pair;
-  for (const RankGroup& group : groups_.near) has_pair.push_back(group.size() > 1);
-  inside_ = complete(inside, reference, has_pair);
+  inside_ = complete(inside, reference);
   pcie_ = complete(pcie, reference / inside_to_across);
   network_ = complete(network, reference / inside_to_across);
 }
 
-StepModel::Rates StepModel::complete(const std::vector<std::optional<double>>& known,
-                                     double assumed, const std::vector<bool>& counts) {
-  Rates rates;
-  std::optional<double> slowest;
-  for (std::size_t i = 0; i < known.size(); ++i) {
-    const double rate = known[i].value_or(assumed);
-    rates.of.push_back(rate);
-    rates.assumed.push_back(!known[i]);
-    if (!counts.empty() && !counts[i]) continue;
-    rates.is_assumed = rates.is_assumed || !known[i];
-    slowest = std::min(slowest.value_or(rate), rate);
-  }
-  rates.slowest = slowest.value_or(assumed);
-  return rates;
-}
-
 double StepModel::seconds(const MeshPlan& mesh, double gbytes) {
-  const int shard = mesh.shard, inner = mesh.inner, replicate = mesh.replicate;
-  double row = std::numeric_limits<double>::infinity(), column = row;
-  const auto slowest = [this](double& least) {
-    return [this, &least](const std::vector<int>& ranks) {
-      least = std::min(least, rate(ranks).gbyte_s);
-    };
+  GroupRate row = fastest, column = fastest;
+  const auto slowest = [this](GroupRate& least) {
+    return [this, &least](const std::vector<int>& ranks) { take_slower(least, rate(ranks)); };
   };
-  if (shard > 1) each_shard_group(mesh, slowest(row));
-  if (replicate > 1) each_replicate_group(mesh, slowest(column));
-  const double part = gbytes / inner;
-  return 3.0 * (shard - 1) / shard * part / row +
-         2.0 * (replicate - 1) / replicate * part / shard / column;
+  if (mesh.shard > 1) each_shard_group(mesh, slowest(row));
+  if (mesh.replicate > 1) each_replicate_group(mesh, slowest(column));
+  const double bytes = gbytes * 1e9 / mesh.inner;
+  return 3 * row.transfer_s(bytes, mesh.shard) +
+         2 * column.transfer_s(bytes / mesh.shard, mesh.replicate);
 }
 
 bool StepModel::crosses(const MeshPlan& mesh) const {
@@ -113,17 +136,15 @@ double StepModel::hop_us(int rank, bool leaves_near) const {
 
 void StepModel::add(int rank, Part& part) const {
   const int near = groups_.near_of[at_index(rank)], host = sites_.at(rank).host;
-  const double link = inside_.of[at_index(near)];
   const bool leaves_near = part.members > 0 && part.near != near;
-  if (part.members > 0) part.latency_us += hop_us(rank, leaves_near);
   part.is_split = part.is_split || leaves_near;
-  part.slowest = part.members == 0 ? link : std::min(part.slowest, link);
-  if (part.is_split) part.slowest = std::min(part.slowest, pcie_.of[at_index(host)]);
+  if (part.members == 0) part.links = fastest;
+  if (part.members > 0) part.links.latency_us += hop_us(rank, leaves_near);
+  take_slower(part.links, inside_[at_index(near)]);
+  if (part.is_split) take_slower(part.links, pcie_[at_index(host)]);
   part.near = near;
-  part.network += network_.of[at_index(host)];
-  part.assumed_inside = part.assumed_inside || inside_.assumed[at_index(near)] ||
-                        (part.is_split && pcie_.assumed[at_index(host)]);
-  part.assumed_network = part.assumed_network || network_.assumed[at_index(host)];
+  part.network.gbyte_s += network_[at_index(host)].gbyte_s;
+  part.network.is_assumed = part.network.is_assumed || network_[at_index(host)].is_assumed;
   ++part.members;
 }
 
@@ -138,39 +159,69 @@ GroupRate StepModel::rate(const std::vector<int>& members) {
   }
   if (members.size() < 2) {
     for (const std::size_t wide : touched) parts_[wide] = {};
-    return {.gbyte_s = std::numeric_limits<double>::infinity()};
+    return fastest;
   }
   const Latencies& latencies = has_gpu ? latencies_of_gpus : latencies_of_cpus;
-  GroupRate group{.gbyte_s = std::numeric_limits<double>::infinity(), .latency_us = latencies.base};
+  GroupRate group = fastest;
+  group.latency_us = latencies.base;
   group.latency_us += static_cast<double>(touched.size() - 1) * latencies.network;
   for (const std::size_t wide : touched) {
     const Part& part = parts_[wide];
-    group.latency_us += part.latency_us;
-    if (part.members > 1) {
-      group.gbyte_s = std::min(group.gbyte_s, part.slowest * efficiency_inside);
-      group.is_assumed = group.is_assumed || part.assumed_inside;
-    }
-    if (touched.size() > 1) {
-      group.gbyte_s = std::min(group.gbyte_s, part.network * efficiency_across(touched.size()));
-      group.is_assumed = group.is_assumed || part.assumed_network;
-    }
+    group.latency_us += part.links.latency_us;
+    const auto pass = [&group](GroupRate link, double efficiency) {
+      link.gbyte_s *= efficiency;
+      take_slower(group, link);
+    };
+    if (part.members > 1) pass(part.links, efficiency_inside);
+    if (touched.size() > 1) pass(part.network, nic_efficiency(static_cast<int>(touched.size())));
     parts_[wide] = {};
   }
   return group;
 }
 
-std::string StepModel::Rates::text() const {
-  return fmt::format("{:.4g} GB/s{}", slowest, is_assumed ? " (assumed)" : "");
-}
-
 std::string StepModel::rates_text() const {
   // True when some host has several near groups, so that traffic inside a host crosses PCIe.
   const bool splits_hosts = groups_.near.size() > groups_.wide.size();
-  std::string text = fmt::format("{} a {} inside an island", inside_.text(),
-                                 all_have_gpus(sites_) ? "GPU" : "rank");
-  if (splits_hosts) text += fmt::format(", {} over PCIe", pcie_.text());
-  if (groups_.wide.size() > 1) text += fmt::format(", {} over the network", network_.text());
+  std::vector<GroupRate> inside;
+  for (std::size_t near = 0; near < inside_.size(); ++near)
+    if (groups_.near[near].size() > 1) inside.push_back(inside_[near]);
+  std::string text =
+      fmt::format("{} a {} inside an island", text_of(inside.empty() ? inside_ : inside),
+                  all_have_gpus(sites_) ? "GPU" : "rank");
+  if (splits_hosts) text += fmt::format(", {} over PCIe", text_of(pcie_));
+  if (groups_.wide.size() > 1) text += fmt::format(", {} over the network", text_of(network_));
   return text;
+}
+
+GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
+                     const std::vector<int>& group, const MeshPlanOptions& options) {
+  LinkRates rates(topology, ranks, options);
+  for (const int rank : group)
+    if (rank < 0 || at_index(rank) >= ranks.size())
+      refuse("rank {} of a group does not exist: there are {} ranks", rank, ranks.size());
+  return StepModel(rates).rate(group);
+}
+
+MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& ranks,
+                     const MeshPlan& plan, const MeshPlanOptions& options) {
+  LinkRates rates(topology, ranks, options);
+  check_order(plan, ranks.size());
+  StepModel model(rates);
+  MeshRates found{.shard = fastest, .replicate = fastest, .world = model.rate(plan.order)};
+  SlowestLevels shard(rates.sites, model), replicate(rates.sites, model), world(rates.sites, model);
+  world.add(plan.order);
+  each_shard_group(plan, [&](const std::vector<int>& group) {
+    take_slower(found.shard, model.rate(group));
+    shard.add(group);
+  });
+  each_replicate_group(plan, [&](const std::vector<int>& group) {
+    take_slower(found.replicate, model.rate(group));
+    replicate.add(group);
+  });
+  found.shard_levels = shard.found();
+  found.replicate_levels = replicate.found();
+  found.world_levels = world.found();
+  return found;
 }
 
 }  // namespace atoll_v1::atoll

@@ -13,14 +13,13 @@
 //      ranks. Fewer ranks also compute longer, but the computing time is unknown here. Such a mesh
 //      wins if the job is faster even when it computes for twice the communication time of all
 //      ranks.
-#include "mesh/uneven.hpp"
+#include "mesh/planning.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
-#include "mesh/mesh_check.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {

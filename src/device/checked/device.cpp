@@ -300,8 +300,4 @@ bool is_behind(const EventBackend& later, const EventBackend& event) {
       dynamic_cast<const checked::CheckedEvent&>(event).clock());
 }
 
-Device checked_device(const Device& device, std::string_view check, int rank) {
-  return check == "lifetimes" ? checked_device(device, rank) : device;
-}
-
 }  // namespace atoll_v1::atoll

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <string_view>
 
 #include "atoll/device.hpp"
 
@@ -14,10 +13,6 @@ namespace atoll_v1::atoll {
 // show up in results. Streams that wait for each other must all come from the returned device.
 // Messages name `rank`, the rank of this process, if it is given.
 Device checked_device(const Device& device, std::optional<int> rank = {});
-
-// Returns checked_device(device, rank) if `check`, taken from Config::check, is "lifetimes", else
-// `device`.
-Device checked_device(const Device& device, std::string_view check, int rank);
 
 // For tests: returns whether `stream` of a checked device is already ordered after `event`, so that
 // it need not wait for the event.

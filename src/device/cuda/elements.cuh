@@ -1,15 +1,13 @@
-// Element types of kernels, and packs of elements that are loaded and stored as a unit (usually 16
-// bytes).
+// Element types of kernels, and loads and stores of packs.
 #pragma once
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
 
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
+#include "atoll/cuda.hpp"
+#include "atoll/cuda/launch.cuh"
+#include "device/backend.hpp"
 #include "device/element_type.hpp"
 
 namespace atoll_v1::atoll::cuda {
@@ -18,28 +16,6 @@ namespace atoll_v1::atoll::cuda {
 template <class T>
 using Wide =
     std::conditional_t<std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>, float, T>;
-
-template <class To, class From>
-__device__ __forceinline__ To convert(From value) {
-  if constexpr (std::is_same_v<To, From>) {
-    return value;
-  } else if constexpr (std::is_same_v<From, __nv_bfloat16>) {
-    return convert<To>(__bfloat162float(value));
-  } else if constexpr (std::is_same_v<From, __half>) {
-    return convert<To>(__half2float(value));
-  } else if constexpr (std::is_same_v<To, __nv_bfloat16>) {
-    return __float2bfloat16_rn(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, __half>) {
-    return __float2half_rn(static_cast<float>(value));
-  } else {
-    return static_cast<To>(value);
-  }
-}
-
-template <class T, int n>
-struct alignas(sizeof(T) * n) Pack {
-  T values[n];
-};
 
 // An integer type of as many bytes, for one load or store.
 template <std::size_t bytes>
@@ -64,9 +40,6 @@ __device__ __forceinline__ void store_once(P* to, const P& pack) {
   __stcs(reinterpret_cast<Word<sizeof(P)>*>(to), word);
 }
 
-template <class T>
-using Type = std::type_identity<T>;
-
 // The CUDA type that corresponds to an element type of the library.
 template <class T>
 using Native = std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat16,
@@ -81,17 +54,6 @@ void with_gpu_type(DType dtype, const Body& body) {
 template <class Body>
 void with_gpu_floating_type(DType dtype, const Body& body) {
   with_floating_type(dtype, [&]<class T>(Type<T>) { body(Type<Native<T>>{}); });
-}
-
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014); equal to mix() in ../host/kernels.cpp.
-__host__ __device__ inline std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-inline bool is_aligned(const void* data, std::size_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
 
 }  // namespace atoll_v1::atoll::cuda

@@ -1,6 +1,5 @@
 // Kernels for cast, dequantize, add, scale, pack_rows and fill_normal.
 #include "device/cuda/elements.cuh"
-#include "device/cuda/launch.cuh"
 #include "device/cuda/ops.hpp"
 #include "device/int8_blocks.hpp"
 

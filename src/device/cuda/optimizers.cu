@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "device/cuda/elements.cuh"
-#include "device/cuda/launch.cuh"
 #include "device/cuda/ops.hpp"
 
 namespace atoll_v1::atoll::cuda {

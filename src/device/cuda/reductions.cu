@@ -4,7 +4,6 @@
 #include <type_traits>
 
 #include "device/cuda/elements.cuh"
-#include "device/cuda/launch.cuh"
 #include "device/cuda/ops.hpp"
 #include "device/exact_sum.hpp"
 

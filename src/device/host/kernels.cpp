@@ -140,19 +140,47 @@ void sum_squares_blocks(double* out, const float* src, std::uint64_t count) {
   }
 }
 
+// Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is
+// not finite.
+inline bfloat16 round_by_chance(float value, std::uint64_t chance, bool nearest) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (nearest || (bits & 0x7f800000u) == 0x7f800000u) return to_bfloat16(value);
+  return std::bit_cast<bfloat16>(
+      static_cast<std::uint16_t>((bits + static_cast<std::uint32_t>(chance & 0xffffu)) >> 16));
+}
+
 // Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101); the weights shrink first.
+template <class Moment>
 void adamw_loop(const AdamWStep& s, const AdamWFactors& factors) {
   float* HWY_RESTRICT w = s.weights.as<float>();
   const float* HWY_RESTRICT g = s.gradient.as<float>();
-  float* HWY_RESTRICT m = s.moment1.as<float>();
-  float* HWY_RESTRICT v = s.moment2.as<float>();
+  Moment* HWY_RESTRICT m = s.moment1.as<Moment>();
+  Moment* HWY_RESTRICT v = s.moment2.as<Moment>();
   const auto [scale, keep, rate, root] = factors;
+  const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
+  [[maybe_unused]] std::uint64_t random = 0;  // two elements share 64 random bits
   for (std::uint64_t i = 0; i < s.weights.count; ++i) {
     const float gradient = g[i] * scale;
-    m[i] = s.beta1 * m[i] + (1.0f - s.beta1) * gradient;
-    v[i] = s.beta2 * v[i] + (1.0f - s.beta2) * gradient * gradient;
-    w[i] = w[i] * keep - rate * m[i] / (std::sqrt(v[i]) * root + s.epsilon);
+    const float first = s.beta1 * widen(m[i]) + (1.0f - s.beta1) * gradient;
+    const float second = s.beta2 * widen(v[i]) + (1.0f - s.beta2) * gradient * gradient;
+    w[i] = w[i] * keep - rate * first / (std::sqrt(second) * root + s.epsilon);
+    if constexpr (std::is_same_v<Moment, float>) {
+      m[i] = first;
+      v[i] = second;
+    } else {
+      const std::uint64_t element = s.first + i;
+      if (s.key != 0 && (i == 0 || element % 2 == 0)) {
+        random = mix(key + (element / 2 + 1) * 0x9e3779b97f4a7c15u);
+      }
+      const std::uint64_t chance = random >> (element % 2 * 32);
+      m[i] = round_by_chance(first, chance, s.key == 0);
+      v[i] = round_by_chance(second, chance >> 16, s.key == 0);
+    }
   }
+}
+
+void adamw_step(const AdamWStep& s, const AdamWFactors& factors) {
+  s.moment1.dtype == DType::bf16 ? adamw_loop<bfloat16>(s, factors) : adamw_loop<float>(s, factors);
 }
 
 void sgd_loop(const SgdStep& s) {
@@ -176,7 +204,7 @@ HWY_EXPORT(copy_streaming);
 HWY_EXPORT(cast_views);
 HWY_EXPORT(dequantize_views);
 HWY_EXPORT(sum_squares_blocks);
-HWY_EXPORT(adamw_loop);
+HWY_EXPORT(adamw_step);
 HWY_EXPORT(sgd_loop);
 
 void copy(void* dst, const void* src, std::size_t bytes, Stores stores) {
@@ -282,22 +310,6 @@ void sum_squares(double* out, const float* src, std::uint64_t count) {
 
 namespace {
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection with good avalanche.
-std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-// Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is
-// not finite.
-bfloat16 round_by_chance(float value, std::uint64_t chance, bool nearest) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (nearest || (bits & 0x7f800000u) == 0x7f800000u) return to_bfloat16(value);
-  return std::bit_cast<bfloat16>(
-      static_cast<std::uint16_t>((bits + static_cast<std::uint32_t>(chance & 0xffffu)) >> 16));
-}
-
 AdamWFactors factors_of(const AdamWStep& s) {
   const auto correction = [&s](float beta) {
     return 1.0 - std::pow(static_cast<double>(beta), *s.steps);
@@ -307,40 +319,12 @@ AdamWFactors factors_of(const AdamWStep& s) {
           static_cast<float>(1.0 / std::sqrt(correction(s.beta2)))};
 }
 
-// Same arithmetic as adamw_loop, with moments that are stored as bf16.
-void adamw_low_moments(const AdamWStep& s) {
-  auto* const w = s.weights.as<float>();
-  const auto* const g = s.gradient.as<float>();
-  auto *const m = s.moment1.as<bfloat16>(), *const v = s.moment2.as<bfloat16>();
-  const auto [scale, keep, rate, root] = factors_of(s);
-  const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
-  const bool nearest = s.key == 0;
-  std::uint64_t random = 0;  // two elements share 64 random bits
-  for (std::uint64_t i = 0; i < s.weights.count; ++i) {
-    const float gradient = g[i] * scale;
-    const float first = s.beta1 * to_float(m[i]) + (1.0f - s.beta1) * gradient;
-    const float second = s.beta2 * to_float(v[i]) + (1.0f - s.beta2) * gradient * gradient;
-    w[i] = w[i] * keep - rate * first / (std::sqrt(second) * root + s.epsilon);
-    const std::uint64_t element = s.first + i;
-    if (!nearest && (i == 0 || element % 2 == 0)) {
-      random = mix(key + (element / 2 + 1) * 0x9e3779b97f4a7c15u);
-    }
-    const std::uint64_t chance = random >> (element % 2 * 32);
-    m[i] = round_by_chance(first, chance, nearest);
-    v[i] = round_by_chance(second, chance >> 16, nearest);
-  }
-}
-
 }  // namespace
 
 void adamw(const AdamWStep& step) {
   if (step.scale && !std::isfinite(*step.scale))
     return;  // a step with an infinite or NaN norm changes nothing
-  if (step.moment1.dtype == DType::bf16) {
-    adamw_low_moments(step);
-  } else {
-    HWY_DYNAMIC_DISPATCH(adamw_loop)(step, factors_of(step));
-  }
+  HWY_DYNAMIC_DISPATCH(adamw_step)(step, factors_of(step));
   if (step.weights_low.count) cast(step.weights_low, step.weights);
 }
 

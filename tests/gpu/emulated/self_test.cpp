@@ -8,8 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "atoll/device.hpp"
-#include "device/cuda/launch.cuh"
+#include "atoll/cuda.hpp"
+#include "atoll/cuda/launch.cuh"
+#include "device/backend.hpp"
 
 namespace {
 

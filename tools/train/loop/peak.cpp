@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "atoll/compute_model.hpp"
 #include "environment.hpp"
-#include "report/datasheet.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
 
@@ -124,8 +124,11 @@ Peak find_peak(atoll::World& world, const Machine& machine, atoll::DType dtype, 
   peak.flops = peak.measured;
   if (!is_gpu) return peak;
   // All ranks use one base; GPUs of several kinds have none that is published.
-  const double mine =
-      datasheet_peak(machine.device().name(), atoll::name(dtype)) / machine.place.sharing;
+  const atoll::PeakRates sheet = atoll::peak_rates(machine.device().name());
+  const double whole = dtype == atoll::DType::bf16  ? sheet.bf16
+                       : dtype == atoll::DType::f32 ? sheet.f32
+                                                    : 0;
+  const double mine = whole / machine.place.sharing;
   const std::string text = fmt::format("{:a}", mine);
   const auto all = world.exchange("train/datasheet", text);
   const bool alike = std::ranges::all_of(all, [&](const auto& rank) { return rank == text; });

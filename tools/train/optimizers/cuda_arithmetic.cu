@@ -1,20 +1,15 @@
 // Each kernel reads and writes every element once, so memory bandwidth limits it. The products,
 // which take most of the time of a step, come from a library (Options::multiply).
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <type_traits>
-#include <utility>
 
 #include "arithmetic.hpp"
 #include "atoll/cuda.hpp"
-#include "atoll/cuda/runtime.hpp"
+#include "atoll/cuda/launch.cuh"
 
 namespace muon {
 namespace {
@@ -22,55 +17,21 @@ namespace {
 using atoll::ConstView;
 using atoll::Stream;
 using atoll::View;
+using atoll::cuda::blocks_for;
 using atoll::cuda::check;
+using atoll::cuda::convert;
 using atoll::cuda::Current;
+using atoll::cuda::first_item;
+using atoll::cuda::is_aligned;
+using atoll::cuda::items_stride;
 using atoll::cuda::native;
+using atoll::cuda::Pack;
+using atoll::cuda::start;
+using atoll::cuda::threads;
 
-constexpr int threads = 256, warps = threads / 32;
-// Largest number of blocks of a kernel; each thread then processes several elements.
-constexpr std::uint64_t most_blocks = 1u << 20;
+constexpr int warps = threads / 32;
 // Largest number of blocks that sum the squares of one array. It limits the number of partial sums.
 constexpr std::uint64_t most_sums = 512;
-
-unsigned blocks_for(std::uint64_t items, std::uint64_t most = most_blocks) {
-  return static_cast<unsigned>(std::clamp<std::uint64_t>((items + threads - 1) / threads, 1, most));
-}
-
-// Launches a kernel without nvcc's <<<>>> syntax, so that any C++ compiler can compile it for the
-// emulated GPU.
-template <class... Parameters, class... Arguments>
-void start(const char* name, void (*kernel)(Parameters...), unsigned blocks, Stream& stream,
-           Arguments&&... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(threads);
-  config.stream = native(stream);
-  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);
-}
-
-__device__ __forceinline__ std::uint64_t first_item() {
-  return std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-}
-__device__ __forceinline__ std::uint64_t items_stride() {
-  return std::uint64_t{gridDim.x} * blockDim.x;
-}
-
-__device__ __forceinline__ float load(float value) { return value; }
-__device__ __forceinline__ float load(__nv_bfloat16 value) { return __bfloat162float(value); }
-
-template <class T>
-__device__ __forceinline__ T store(float value) {
-  if constexpr (std::is_same_v<T, float>) {
-    return value;
-  } else {
-    return __float2bfloat16_rn(value);
-  }
-}
-
-template <class T, int n>
-struct alignas(sizeof(T) * n) Pack {
-  T values[n];
-};
 
 // Adds the values of all threads of the block, in a fixed order. The result is valid in thread 0.
 __device__ __forceinline__ double sum_of_block(double value) {
@@ -92,7 +53,7 @@ __global__ void __launch_bounds__(threads)
     sum_squares_of(double* sums, const T* values, std::uint64_t count) {
   double sum = 0;
   for (std::uint64_t i = first_item(); i < count; i += items_stride()) {
-    const auto x = static_cast<double>(load(values[i]));
+    const auto x = convert<double>(values[i]);
     sum += x * x;
   }
   sum = sum_of_block(sum);
@@ -126,7 +87,7 @@ template <class To, class From>
 __global__ void __launch_bounds__(threads)
     convert_each(To* dst, const From* src, std::uint64_t count) {
   for (std::uint64_t i = first_item(); i < count; i += items_stride()) {
-    dst[i] = store<To>(load(src[i]));
+    dst[i] = convert<To>(src[i]);
   }
 }
 
@@ -135,7 +96,7 @@ __global__ void __launch_bounds__(threads)
     divide_by_root(T* values, std::uint64_t count, const double* squares) {
   const auto scale = static_cast<float>(1 / (sqrt(*squares) + 1e-7));
   for (std::uint64_t i = first_item(); i < count; i += items_stride()) {
-    values[i] = store<T>(load(values[i]) * scale);
+    values[i] = convert<T>(convert<float>(values[i]) * scale);
   }
 }
 
@@ -147,7 +108,8 @@ __global__ void __launch_bounds__(threads)
     const auto y = reinterpret_cast<const Pack<T, n>*>(other)[i];
 #pragma unroll
     for (int e = 0; e < n; ++e) {
-      x.values[e] = store<T>(keep * load(x.values[e]) + factor * load(y.values[e]));
+      x.values[e] =
+          convert<T>(keep * convert<float>(x.values[e]) + factor * convert<float>(y.values[e]));
     }
     reinterpret_cast<Pack<T, n>*>(into)[i] = x;
   }
@@ -224,8 +186,6 @@ void with_pointer(View view, const Body& body) {
   }
 }
 
-bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
-
 // Blocks of adamw_each compute two f64 powers first; this limit keeps their cost small.
 constexpr std::uint64_t most_adamw_blocks = 8192;
 
@@ -245,13 +205,13 @@ class CudaArithmetic final : public Arithmetic {
     for (const ConstView& view : values) {
       first += start_sums(stream, sums + first, view);
     }
-    start("add_sums", add_sums, 1, stream, &figures->squares, sums, count);
+    start("add_sums", add_sums, {1, native(stream)}, &figures->squares, sums, count);
   }
 
   void measure(Stream& stream, Figures* figures, float max_norm) override {
     stream.enqueue([word = &permit()] { *word = 1; });
     const Current current(device_.ordinal());
-    start("measure", measure_step, 1, stream, figures, max_norm, &permit());
+    start("measure", measure_step, {1, native(stream)}, figures, max_norm, &permit());
   }
 
   void convert(Stream& stream, View dst, ConstView src) override {
@@ -259,7 +219,7 @@ class CudaArithmetic final : public Arithmetic {
     const Current current(device_.ordinal());
     with_pointer(dst, [&]<class To>(To* to) {
       with_pointer(src, [&]<class From>(const From* from) {
-        start("convert", convert_each<To, From>, blocks_for(src.count), stream, to, from,
+        start("convert", convert_each<To, From>, {blocks_for(src.count), native(stream)}, to, from,
               src.count);
       });
     });
@@ -270,9 +230,10 @@ class CudaArithmetic final : public Arithmetic {
     const std::uint64_t count = sums_of(x);
     double* const sums = scratch(stream, count + 1);
     start_sums(stream, sums + 1, x);
-    start("add_sums", add_sums, 1, stream, sums, sums + 1, count);
+    start("add_sums", add_sums, {1, native(stream)}, sums, sums + 1, count);
     with_pointer(x, [&]<class T>(T* values) {
-      start("normalize", divide_by_root<T>, blocks_for(x.count), stream, values, x.count, sums);
+      start("normalize", divide_by_root<T>, {blocks_for(x.count), native(stream)}, values, x.count,
+            sums);
     });
   }
 
@@ -281,14 +242,15 @@ class CudaArithmetic final : public Arithmetic {
     with_pointer(into, [&]<class T>(T* x) {
       constexpr int n = 16 / static_cast<int>(sizeof(T));
       const auto* const y = static_cast<const T*>(other.data);
-      const std::uint64_t packs = is_aligned(x) && is_aligned(y) ? into.count / n : 0;
+      const std::uint64_t packs = is_aligned(x, 16) && is_aligned(y, 16) ? into.count / n : 0;
       const std::uint64_t done = packs * n, rest = into.count - done;
       if (packs > 0) {
-        start("combine", combine_packs<T, n>, blocks_for(packs), stream, x, keep, y, factor, packs);
+        start("combine", combine_packs<T, n>, {blocks_for(packs), native(stream)}, x, keep, y,
+              factor, packs);
       }
       if (rest > 0) {
-        start("combine", combine_packs<T, 1>, blocks_for(rest), stream, x + done, keep, y + done,
-              factor, rest);
+        start("combine", combine_packs<T, 1>, {blocks_for(rest), native(stream)}, x + done, keep,
+              y + done, factor, rest);
       }
     });
   }
@@ -297,7 +259,7 @@ class CudaArithmetic final : public Arithmetic {
     const std::uint64_t count = s.gradient.count;
     if (count == 0) return;
     const Current current(device_.ordinal());
-    start("momentum", momentum_each, blocks_for(count), stream, s.gradient.as<float>(),
+    start("momentum", momentum_each, {blocks_for(count), native(stream)}, s.gradient.as<float>(),
           s.momentum.as<float>(), s.out.as<float>(), count, s.beta, s.figures);
   }
 
@@ -305,7 +267,7 @@ class CudaArithmetic final : public Arithmetic {
     const std::uint64_t count = s.weights.count;
     if (count == 0) return;
     const Current current(device_.ordinal());
-    start("update", update_each, blocks_for(count), stream, s.weights.as<float>(),
+    start("update", update_each, {blocks_for(count), native(stream)}, s.weights.as<float>(),
           s.update.as<float>(), count, s.rate, s.keep, s.figures);
   }
 
@@ -324,7 +286,7 @@ class CudaArithmetic final : public Arithmetic {
                     s.beta2,
                     s.epsilon,
                     s.figures};
-    start("adamw", adamw_each, blocks_for(count, most_adamw_blocks), stream, adam);
+    start("adamw", adamw_each, {blocks_for(count, most_adamw_blocks), native(stream)}, adam);
   }
 
  private:
@@ -339,8 +301,8 @@ class CudaArithmetic final : public Arithmetic {
     const std::uint64_t blocks = sums_of(view);
     if (blocks == 0) return 0;
     with_pointer(view, [&]<class T>(const T* values) {
-      start("sum_squares", sum_squares_of<T>, static_cast<unsigned>(blocks), stream, sums, values,
-            view.count);
+      start("sum_squares", sum_squares_of<T>, {static_cast<unsigned>(blocks), native(stream)}, sums,
+            values, view.count);
     });
     return blocks;
   }

@@ -1,17 +1,7 @@
-// Launches kernels over elements, in packs that are loaded and stored as a unit.
+// Launches of kernels, and their dynamic shared memory.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-
-#include "atoll/cuda/runtime.hpp"
+#include "atoll/cuda/launch.cuh"
 
 // Dynamic shared memory of the block; Launch::shared_bytes is its size. The emulated GPU
 // (tests/gpu/emulated) defines it under this name.
@@ -19,66 +9,16 @@ extern __shared__ float4 dynamic_shared[];
 
 namespace train::cuda {
 
+using atoll::cuda::blocks_for;
 using atoll::cuda::check;
-
-constexpr int threads = 256;
-
-// Returns the number of thread blocks for `items` threads, up to a limit. If there are more items,
-// each thread of the kernel processes several.
-inline unsigned blocks_for(std::uint64_t items) {
-  constexpr std::uint64_t most = 1u << 20;
-  return static_cast<unsigned>(std::clamp<std::uint64_t>((items + threads - 1) / threads, 1, most));
-}
-
-__device__ __forceinline__ std::uint64_t first_item() {
-  return std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-}
-__device__ __forceinline__ std::uint64_t items_stride() {
-  return std::uint64_t{gridDim.x} * blockDim.x;
-}
-
-struct Launch {
-  dim3 blocks;  // number of thread blocks; each has `threads` threads
-  cudaStream_t stream;
-  std::size_t shared_bytes = 0;  // bytes of dynamic shared memory in each block
-};
-
-// Launches a kernel; throws the error of the launch with `name`. It does not use nvcc's <<<>>>
-// syntax, so that any C++ compiler can compile it for the emulated GPU.
-template <class... Parameters, class... Arguments>
-void start(std::string_view name, void (*kernel)(Parameters...), const Launch& launch,
-           Arguments&&... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = launch.blocks;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = launch.shared_bytes;
-  config.stream = launch.stream;
-  check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);
-}
-
-// Converts between float and bf16; rounds to nearest even.
-template <class To, class From>
-__device__ __forceinline__ To convert(From value) {
-  if constexpr (std::is_same_v<To, From>) {
-    return value;
-  } else if constexpr (std::is_same_v<From, __nv_bfloat16>) {
-    return __bfloat162float(value);
-  } else {
-    static_assert(std::is_same_v<From, float>);
-    return __float2bfloat16_rn(value);
-  }
-}
-
-template <class T, int n>
-struct alignas(sizeof(T) * n) Pack {
-  T values[n];
-};
-
-template <class T>
-using Type = std::type_identity<T>;
-
-inline bool is_aligned(const void* data, std::size_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
-}
+using atoll::cuda::convert;
+using atoll::cuda::first_item;
+using atoll::cuda::is_aligned;
+using atoll::cuda::items_stride;
+using atoll::cuda::Launch;
+using atoll::cuda::Pack;
+using atoll::cuda::start;
+using atoll::cuda::threads;
+using atoll::cuda::Type;
 
 }  // namespace train::cuda

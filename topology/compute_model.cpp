@@ -9,26 +9,35 @@
 #include <cmath>
 #include <utility>
 
-#include "core/errors.hpp"
-
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::uint64_t gib = std::uint64_t{1} << 30;
-constexpr double tera = 1e12;
-constexpr std::uint64_t mib(std::uint64_t count) { return count << 20; }
+// What was measured on a GPU, or estimated.
+struct Measured {
+  double product, attention, flash_attention_2;
+  int units;
+  double memory_gbyte_s;
+  std::uint64_t memory_mib;
+};
 
-// Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the host
-// about 3 us.
-constexpr double kernel_s = 2e-6, launch_s = 3e-6;
-// The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
-constexpr std::uint64_t reserved = 2 * gib;
+ComputeModel gpu_model(std::string name, const Measured& measured, std::string source) {
+  // Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the
+  // host about 3 us.
+  constexpr double kernel_s = 2e-6, launch_s = 3e-6;
+  // The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
+  constexpr std::uint64_t reserved = std::uint64_t{2} << 30;
+  std::string sheet = name;
+  std::ranges::replace(sheet, '-', ' ');
+  const auto [bf16, f32] = peak_rates(sheet);
+  const auto [product, attention, flash_attention_2, units, memory_gbyte_s, mib] = measured;
+  return {std::move(name), bf16,      f32,      product,  attention, flash_attention_2, units,
+          memory_gbyte_s,  mib << 20, reserved, kernel_s, launch_s,  std::move(source)};
+}
 
 // Memory: what programs get, the "total capacity" in PyTorch's out-of-memory errors that users have
 // published (V100 31.7 GiB, A100 39.4 and 79.2, H100 79.1, NVL 93.1, H200 139.8, B200 178.4, MI300X
-// 192.0); the data sheets have 1 to 2 % more. Peaks: data sheets. Rates of products and attention
-// come from measurements with values that are normally distributed, which need more power than
-// others:
+// 192.0); the data sheets have 1 to 2 % more. Rates of products and attention come from
+// measurements with values that are normally distributed, which need more power than others:
 // - Products, on shapes of training or squares of 8192: A100 257 TFLOP/s (H. He, "Strangely, matrix
 //   multiplications on GPUs run faster when given predictable data"); H100 690, repeated for
 //   seconds at its 700 W (tests/bench/results-gpu.md), and H200 the same; MI300X 620 (SemiAnalysis,
@@ -39,41 +48,41 @@ constexpr std::uint64_t reserved = 2 * gib;
 //   A100 FlashAttention-2 reaches 60 % (arXiv 2307.08691, figure 4).
 // Everything else is an estimate: products of V100, H100-PCIe, H100-NVL and CPU, other attention,
 // and 90 % of the data sheet as the bandwidth that kernels reach.
-const std::array<ComputeModel, 10>& table() {
+const std::array<ComputeModel, 10>& compute_models() {
+  constexpr double tera = 1e12;
   static const std::array<ComputeModel, 10> models = {{
-      {"V100", 125 * tera, 15.7 * tera, 0.80, 0.35, 0.35, 80, 810, mib(32'501), reserved, kernel_s,
-       launch_s, "data sheet (f16, since V100 has no bf16); efficiencies are estimates"},
-      {"A100", 312 * tera, 19.5 * tera, 0.824, 0.60, 0.60, 108, 1835, mib(81'101), reserved,
-       kernel_s, launch_s, "data sheet (80 GB SXM); products: H. He; attention: FlashAttention-2"},
-      {"A100-40GB", 312 * tera, 19.5 * tera, 0.824, 0.60, 0.60, 108, 1400, mib(40'336), reserved,
-       kernel_s, launch_s, "data sheet (40 GB SXM); products: H. He; attention: FlashAttention-2"},
-      {"H100-PCIe", 756 * tera, 51 * tera, 0.75, 0.50, 0.34, 114, 1835, mib(81'080), reserved,
-       kernel_s, launch_s, "data sheet (PCIe); products: estimate, since 350 W limit the clock"},
-      {"H100-NVL", 835 * tera, 60 * tera, 0.70, 0.50, 0.34, 132, 3510, mib(95'334), reserved,
-       kernel_s, launch_s, "data sheet (NVL); products: estimate, since 400 W limit the clock"},
-      {"H100", 989 * tera, 67 * tera, 0.698, 0.53, 0.33, 132, 3015, mib(81'008), reserved, kernel_s,
-       launch_s, "data sheet (SXM); products: measured under load; attention: FlashAttention-3"},
-      {"H200", 989 * tera, 67 * tera, 0.698, 0.53, 0.33, 132, 4320, mib(143'165), reserved,
-       kernel_s, launch_s, "data sheet (SXM); products: as H100; attention: FlashAttention-3"},
-      {"B200", 2250 * tera, 75 * tera, 0.775, 0.50, 0.20, 148, 7200, mib(182'630), reserved,
-       kernel_s, launch_s, "data sheet; products: ml-engineering; attention: estimate"},
-      {"MI300X", 1307 * tera, 163 * tera, 0.474, 0.35, 0.35, 304, 4770, mib(196'588), reserved,
-       kernel_s, launch_s, "data sheet; products: SemiAnalysis; attention: estimate"},
-      {"CPU", 1 * tera, 0.2 * tera, 0.9, 0.5, 0.5, 0, 20, 24 * gib, 0, 1e-6, 1e-6,
+      gpu_model("V100", {0.80, 0.35, 0.35, 80, 810, 32'501},
+                "data sheet (f16, since V100 has no bf16); efficiencies are estimates"),
+      gpu_model("A100", {0.824, 0.60, 0.60, 108, 1835, 81'101},
+                "data sheet (80 GB SXM); products: H. He; attention: FlashAttention-2"),
+      gpu_model("A100-40GB", {0.824, 0.60, 0.60, 108, 1400, 40'336},
+                "data sheet (40 GB SXM); products: H. He; attention: FlashAttention-2"),
+      gpu_model("H100-PCIe", {0.75, 0.50, 0.34, 114, 1835, 81'080},
+                "data sheet (PCIe); products: estimate, since 350 W limit the clock"),
+      gpu_model("H100-NVL", {0.70, 0.50, 0.34, 132, 3510, 95'334},
+                "data sheet (NVL); products: estimate, since 400 W limit the clock"),
+      gpu_model("H100", {0.698, 0.53, 0.33, 132, 3015, 81'008},
+                "data sheet (SXM); products: measured under load; attention: FlashAttention-3"),
+      gpu_model("H200", {0.698, 0.53, 0.33, 132, 4320, 143'165},
+                "data sheet (SXM); products: as H100; attention: FlashAttention-3"),
+      gpu_model("B200", {0.775, 0.50, 0.20, 148, 7200, 182'630},
+                "data sheet; products: ml-engineering; attention: estimate"),
+      gpu_model("MI300X", {0.474, 0.35, 0.35, 304, 4770, 196'588},
+                "data sheet; products: SemiAnalysis; attention: estimate"),
+      {"CPU", 1 * tera, 0.2 * tera, 0.9, 0.5, 0.5, 0, 20, std::uint64_t{24} << 30, 0, 1e-6, 1e-6,
        "one core with AVX-512, an estimate: atoll-plan --measure measures this machine"},
   }};
   return models;
 }
 
-bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
-bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+bool is_decimal(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
 // Returns the words of a name in lower case, with `separator` between them.
 std::string words_of(std::string_view name, std::string_view separator) {
   std::string words;
   bool is_between = false;
   for (const char c : name) {
-    if (!is_letter(c) && !is_digit(c)) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) {
       is_between = !words.empty();
       continue;
     }
@@ -86,7 +95,7 @@ std::string words_of(std::string_view name, std::string_view separator) {
 // Whether a word of `text` begins at `at`, or the text behind a count, as in "8xH100".
 bool is_begin(std::string_view text, std::size_t at) {
   if (at == 0 || text[at - 1] == ' ') return true;
-  return at >= 2 && text[at - 1] == 'x' && is_digit(text[at - 2]);
+  return at >= 2 && text[at - 1] == 'x' && is_decimal(text[at - 2]);
 }
 
 // Whether `text` has the words `known`. Letters may follow, as in "A100SXM", but no digits: an A1000
@@ -94,7 +103,7 @@ bool is_begin(std::string_view text, std::size_t at) {
 bool has_words(std::string_view text, std::string_view known) {
   for (std::size_t at = text.find(known); at != text.npos; at = text.find(known, at + 1)) {
     const std::size_t end = at + known.size();
-    if (is_begin(text, at) && (end == text.size() || !is_digit(text[end]))) return true;
+    if (is_begin(text, at) && (end == text.size() || !is_decimal(text[end]))) return true;
   }
   return false;
 }
@@ -125,21 +134,21 @@ double tiled_share(const ComputeModel& model, double m, double n, double k) {
 const ComputeModel& find_compute_model(std::string_view name) {
   const std::string wanted = words_of(name, " ");
   const ComputeModel* found = nullptr;
-  for (const ComputeModel& model : table()) {
+  for (const ComputeModel& model : compute_models()) {
     if (!has_words(wanted, words_of(model.name, " ")) &&
         !has_words(wanted, words_of(model.name, "")))
       continue;
     // The longest name wins: "A100-40GB" before "A100".
     if (!found || model.name.size() > found->name.size()) found = &model;
   }
-  require(found != nullptr, ErrorCode::not_found, "unknown GPU \"{}\"; known are {}", name,
-          fmt::join(compute_model_names(), ", "));
-  return *found;
+  if (found) return *found;
+  throw Error(ErrorCode::not_found, fmt::format("unknown GPU \"{}\"; known are {}", name,
+                                                fmt::join(compute_model_names(), ", ")));
 }
 
 std::vector<std::string> compute_model_names() {
   std::vector<std::string> names;
-  for (const ComputeModel& model : table()) names.push_back(model.name);
+  for (const ComputeModel& model : compute_models()) names.push_back(model.name);
   return names;
 }
 

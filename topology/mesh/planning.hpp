@@ -1,13 +1,16 @@
-// How much memory the sharded state of a model needs, and how much memory each GPU has.
+// The parts of mesh planning: the memory that a model needs, meshes over unequal islands, and the
+// check of a mesh.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "mesh/mesh_sites.hpp"
+#include "mesh/step_model.hpp"
 
 namespace atoll_v1::atoll {
+
+// --- memory.cpp ---
 
 struct MemoryNeed {
   double state = 0;      // bytes for the state of the whole model
@@ -30,5 +33,30 @@ std::optional<MemoryNeed> memory_need(const Topology& topology, const std::vecto
 
 // Formats bytes: "1043 GiB".
 std::string gib_text(double bytes);
+
+// --- uneven.cpp: meshes over unequal islands or hosts ---
+
+struct MeshRequest {
+  LinkRates& rates;
+  const MeshPlanOptions& options;
+  const std::optional<MemoryNeed>& need;
+};
+
+// Arranges all ranks in a mesh with a shard axis of length `shard`.
+MeshPlan arrange(const RankGroups& groups, int shard, int inner);
+
+// Plans the members shape, order, left_out and why of a mesh, and adds the finding "mesh_uneven".
+MeshPlan plan_uneven(const MeshRequest& request);
+
+// --- mesh_check.cpp ---
+
+// Returns a finding for each shard group and each inner group that crosses islands.
+std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan);
+
+// Throws Error(invalid_argument) unless the plan's order holds every rank once and fits its shape.
+void check_order(const MeshPlan& plan, std::size_t size);
+
+// Returns the largest shard axis that stays inside the near groups (islands or hosts).
+int shard_inside(const RankGroups& groups, int inner);
 
 }  // namespace atoll_v1::atoll
