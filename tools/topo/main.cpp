@@ -191,12 +191,11 @@ std::string render(const Examination& examination, const Options& options) {
 }
 
 int severity_status(const atoll::Diagnosis& diagnosis) {
-  int status = exit_ok;
-  for (const atoll::Finding& finding : diagnosis.findings) {
-    if (finding.severity == atoll::Severity::error) return exit_errors;
-    if (finding.severity == atoll::Severity::warning) status = exit_warnings;
-  }
-  return status;
+  auto worst = atoll::Severity::info;
+  for (const atoll::Finding& finding : diagnosis.findings)
+    worst = std::max(worst, finding.severity);
+  if (worst == atoll::Severity::error) return exit_errors;
+  return worst == atoll::Severity::warning ? exit_warnings : exit_ok;
 }
 
 int compare(const Options& options) {

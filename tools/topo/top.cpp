@@ -46,15 +46,6 @@ extern "C" void leave_screen(int) {
   ::_exit(exit_ended);
 }
 
-// SIGINT and SIGTERM.
-sigset_t ends() {
-  sigset_t signals{};
-  ::sigemptyset(&signals);
-  ::sigaddset(&signals, SIGINT);
-  ::sigaddset(&signals, SIGTERM);
-  return signals;
-}
-
 // Standard output. On a terminal each text replaces the last one; other output gets one text after
 // the other. SIGINT and SIGTERM restore the terminal and end the program, but never inside a text.
 class Screen {
@@ -81,7 +72,10 @@ class Screen {
 
  private:
   static void put(std::string_view text) {
-    const sigset_t signals = ends();
+    sigset_t signals{};
+    ::sigemptyset(&signals);
+    ::sigaddset(&signals, SIGINT);
+    ::sigaddset(&signals, SIGTERM);
     ::sigprocmask(SIG_BLOCK, &signals, nullptr);
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);

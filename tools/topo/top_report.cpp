@@ -37,8 +37,8 @@ std::string_view state_key(atoll::ObservedRank::State state) {
 std::optional<double> rate(const View& view, std::size_t rank) {
   if (rank >= view.previous.size()) return std::nullopt;
   const atoll::ObservedRank &now = view.ranks[rank], &then = view.previous[rank];
-  if (then.monotonic_ns == 0 || now.monotonic_ns <= then.monotonic_ns) return std::nullopt;
-  if (now.bytes < then.bytes) return std::nullopt;
+  if (then.monotonic_ns == 0 || now.monotonic_ns <= then.monotonic_ns || now.bytes < then.bytes)
+    return std::nullopt;
   return static_cast<double>(now.bytes - then.bytes) * 1e9 /
          static_cast<double>(now.monotonic_ns - then.monotonic_ns);
 }
@@ -108,9 +108,8 @@ std::string line_of(const View& view, const Row& row) {
                                  first.step < 0 ? "-" : std::to_string(first.step));
   const std::string speed =
       has_rate ? fmt::format("{:.3f}", bytes * 1e-9 / static_cast<double>(row.ranks.size())) : "-";
-  if (first.state != atoll::ObservedRank::State::answers) {
+  if (first.state != atoll::ObservedRank::State::answers)
     return line + fmt::format("{}\n", state_name(first.state));
-  }
   if (!first.operation) return line + "no operation yet\n";
   const atoll::ObservedOperation& operation = *first.operation;
   return line + fmt::format("{:<9} {:>8.3f} s {:>8}  {}: {}\n", atoll::name(operation.state),
@@ -153,9 +152,8 @@ std::string table_of(const View& view, const Limits& limits) {
   const auto height = static_cast<std::size_t>(limits.lines);
   const std::size_t most =
       height == 0 ? most_rows : height - std::min(height - 1, lines.size() + 2);
-  for (std::size_t i = 0; i < std::min(most, rows.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(most, rows.size()); ++i)
     lines.push_back(line_of(view, rows[i]));
-  }
   if (rows.size() > most) lines.push_back(fmt::format("and {} more rows\n", rows.size() - most));
   std::string text;
   for (const std::string& line : lines) text += cut(line, limits);

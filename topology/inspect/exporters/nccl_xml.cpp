@@ -353,11 +353,13 @@ class Writer {
       }
       document_.load_buffer(original.text.data(), original.text.size(),
                             pugi::parse_default | pugi::parse_comments, pugi::encoding_utf8);
-      const auto elements = nccl::hosts_of(document_.document_element());
+      const pugi::xml_node system = document_.document_element();
+      const auto elements = nccl::hosts_of(system);
       for (std::size_t i = 0; i < elements.size(); ++i)
         // The PCI paths of devices that the file lacks come from another source and have the
         // kernel's form.
-        add_tree(*hosts_.at(original.hosts[i]), elements[i], Ways::kernel);
+        parts_.push_back(
+            {HostTree(system, elements[i], *hosts_.at(original.hosts[i]), Ways::kernel)});
       for (Part& part : parts_) note_stated(part);
       return true;
     }
@@ -367,18 +369,14 @@ class Writer {
   void start_empty() {
     const bool is_rccl = std::ranges::any_of(
         topology_.links, [](const TopologyLink& link) { return link.type.starts_with("xgmi"); });
-    document_.append_child("system").append_attribute("version") = is_rccl ? "2" : "1";
+    pugi::xml_node system = document_.append_child("system");
+    system.append_attribute("version") = is_rccl ? "2" : "1";
     for (const TopologyHost& host : topology_.hosts)
-      add_tree(host, {}, from_files_.contains(host.id) ? Ways::nccl : Ways::kernel);
+      parts_.push_back(
+          {HostTree(system, {}, host, from_files_.contains(host.id) ? Ways::nccl : Ways::kernel)});
     std::set<std::string> taken;
     if (parts_.size() > 1)
       for (Part& part : parts_) part.tree.set_hash(taken);
-  }
-
-  // Adds the tree of a host. `ways` is the form of PCI paths of devices that the tree lacks: the
-  // kernel's or NCCL's.
-  void add_tree(const TopologyHost& host, const nccl::HostElements& elements, Ways ways) {
-    parts_.push_back({.tree = HostTree(document_.document_element(), elements, host, ways)});
   }
 
   static void note_stated(Part& part) {
@@ -482,20 +480,10 @@ class Writer {
   // hidden target as connected. So in a file of several hosts, the hidden target means the switches
   // of a rack, and the file can contain only one rack.
   std::string target_of(const Target& target) const {
-    switch (target.end) {
-      case LinkEnd::itself:
-      case LinkEnd::processor:
-        return "";
-      case LinkEnd::gpu:
-      case LinkEnd::unseen_gpu:
-        return nccl::short_busid(target.busid);
-      case LinkEnd::hidden_switch:
-        return std::string(parts_.size() == 1 || racks_.size() == 1 ? nccl::hidden_target
-                                                                    : made_up_switch);
-      case LinkEnd::own_switch:
-        return std::string(parts_.size() == 1 ? nccl::hidden_target : made_up_switch);
-    }
-    return "";
+    const bool is_only_rack = target.end == LinkEnd::hidden_switch && racks_.size() == 1;
+    if (target.end != LinkEnd::hidden_switch && target.end != LinkEnd::own_switch)
+      return nccl::short_busid(target.busid);  // a processor has none
+    return std::string(parts_.size() == 1 || is_only_rack ? nccl::hidden_target : made_up_switch);
   }
 
   // `gpu` is the GPU at the end of the links, if the file contains it.

@@ -69,11 +69,13 @@ class XmlReader {
     std::string path = {};  // PCI path of the bridges above the object
   };
 
+  static std::string info_of(pugi::xml_node object, const char* key) {
+    return object.find_child_by_attribute("info", "name", key).attribute("value").value();
+  }
+
   void read_infos(pugi::xml_node object) {
     const auto take = [&](const char* key, std::string& value) {
-      for (const pugi::xml_node info : object.children("info"))
-        if (value.empty() && std::string_view(info.attribute("name").value()) == key)
-          value = info.attribute("value").value();
+      if (value.empty()) value = info_of(object, key);
     };
     take("HostName", machine_.host_name);
     take("hwlocVersion", machine_.version);
@@ -195,9 +197,7 @@ class XmlReader {
     device.subtype = object.attribute("subtype").value();
     device.path = above.path;
     device.locality = place_of(above);
-    for (const pugi::xml_node info : object.children("info"))
-      if (std::string_view(info.attribute("name").value()) == "PCIDevice")
-        device.model = info.attribute("value").value();
+    device.model = info_of(object, "PCIDevice");
     if (machine_.pci.size() == most_hwloc_devices)
       document_.fail(object,
                      fmt::format("the file has more than {} PCI devices", most_hwloc_devices));

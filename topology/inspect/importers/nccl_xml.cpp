@@ -300,25 +300,15 @@ class HostReader {
       add_count(all, count, link);
       on_switches.type = nccl::type_of_link(link);
       const std::string target = normal_busid(link.attribute("target").value());
-      switch (end) {
-        case LinkEnd::itself:
-          break;
-        case LinkEnd::gpu:
-          add_to_pair(gpu, by_busid_.at(target), link, count);
-          break;
-        case LinkEnd::unseen_gpu:
-          if (target.empty()) document_.fail(link, "the target of a link is not a bus id");
-          unseen[target] += count;
-          break;
-        case LinkEnd::processor:
-          processor += count;
-          break;
-        case LinkEnd::hidden_switch:
-          on_switches.hidden += count;
-          break;
-        case LinkEnd::own_switch:
-          on_switches.own += count;
-          break;
+      if (end == LinkEnd::gpu) {
+        add_to_pair(gpu, by_busid_.at(target), link, count);
+      } else if (end == LinkEnd::unseen_gpu) {
+        if (target.empty()) document_.fail(link, "the target of a link is not a bus id");
+        unseen[target] += count;
+      } else {
+        (end == LinkEnd::processor       ? processor
+         : end == LinkEnd::hidden_switch ? on_switches.hidden
+                                         : on_switches.own) += count;
       }
     }
     found.is_linked = found.is_linked || all > 0;
@@ -356,15 +346,14 @@ class HostReader {
       const int count = smaller > 0 ? smaller : larger;
       add_link(first.gpu.id, second.gpu.id, pair.type, count);
       if (smaller == larger || is_stated_once) continue;
-      const bool believes_first = pair.from_first == count;
       const auto statement = [&](const Found& from, int links) {
         return fmt::format("{} ({}, {})", links, origin_, from.gpu.id);
       };
+      std::string believed = statement(first, pair.from_first);
+      std::string contradiction = statement(second, pair.from_second);
+      if (pair.from_first != count) std::swap(believed, contradiction);
       topology_.conflicts.push_back(
-          {first.gpu.id + " - " + second.gpu.id, "links",
-           believes_first ? statement(first, pair.from_first) : statement(second, pair.from_second),
-           believes_first ? statement(second, pair.from_second)
-                          : statement(first, pair.from_first)});
+          {first.gpu.id + " - " + second.gpu.id, "links", believed, contradiction});
     }
   }
 

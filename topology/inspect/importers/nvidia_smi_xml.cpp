@@ -68,15 +68,11 @@ void set_number(Facts& facts, std::string_view name, std::optional<double> numbe
   if (number) set_fact(facts, name, fmt::format("{}", *number));
 }
 
-bool is_hexadecimal(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
 void read_pci(pugi::xml_node pci, Facts& facts) {
   // The driver writes device id and vendor id as one number, such as 0x233010DE.
   std::string device = lower_case(trimmed(pci.child_value("pci_device_id")));
   if (device.starts_with("0x")) device.erase(0, 2);
-  if (device.size() == 8 && is_hexadecimal(device))
+  if (device.size() == 8 && device.find_first_not_of("0123456789abcdef") == std::string::npos)
     set_fact(facts, fact::pci_device, fmt::format("{}:{}", device.substr(4), device.substr(0, 4)));
   const pugi::xml_node link = pci.child("pci_gpu_link_info");
   const auto rate = [&](const char* element) -> std::optional<double> {
@@ -125,14 +121,11 @@ std::string health_of(pugi::xml_node health) {
 
 void read_fabric(pugi::xml_node fabric, Facts& facts) {
   if (!fabric) return;
-  const std::string state = lower_case(trimmed(fabric.child_value("state")));
-  constexpr std::array states{"completed", "in progress", "not started", "not supported"};
-  if (state == "n/a") set_fact(facts, fact::fabric_state, "not_supported");
-  if (std::ranges::find(states, state) != states.end()) {
-    std::string name = state;
-    std::ranges::replace(name, ' ', '_');
-    set_fact(facts, fact::fabric_state, name);
-  }
+  std::string state = lower_case(trimmed(fabric.child_value("state")));
+  std::ranges::replace(state, ' ', '_');
+  if (state == "n/a") state = "not_supported";
+  constexpr std::array states{"completed", "in_progress", "not_started", "not_supported"};
+  if (std::ranges::find(states, state) != states.end()) set_fact(facts, fact::fabric_state, state);
   const std::string_view status = words_of(fabric.child("status"));
   set_fact(facts, fact::fabric_status, status == "Success" ? "success" : status);
   set_fact(facts, fact::fabric_cluster, lower_case(words_of(fabric.child("clusterUuid"))));

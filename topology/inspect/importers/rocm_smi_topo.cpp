@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -133,10 +134,9 @@ class TablesReader {
   void add_devices() {
     TopologyHost& host = topology_.hosts.emplace_back();
     host.id = host.name = host_;
-    std::vector<int> nodes;
-    for (const auto& [gpu, node] : nodes_) nodes.push_back(node);
-    std::ranges::sort(nodes);
-    host.numa_nodes = static_cast<int>(std::ranges::unique(nodes).begin() - nodes.begin());
+    std::set<int> nodes;
+    for (const auto& [gpu, node] : nodes_) nodes.insert(node);
+    host.numa_nodes = static_cast<int>(nodes.size());
     for (const int number : links_.columns) {
       TopologyGpu& gpu = topology_.gpus.emplace_back();
       gpu.id = fmt::format("{}/gpu{}", host_, number);
@@ -147,19 +147,18 @@ class TablesReader {
   }
 
   void add_links() {
-    bool is_silent = links_.columns.size() < 2, is_linked = false;
-    for (std::size_t a = 0; a < links_.columns.size(); ++a)
-      for (std::size_t b = a + 1; b < links_.columns.size(); ++b) {
-        const std::string_view type = links_.cell(links_.columns[a], b);
-        const std::string_view back = links_.cell(links_.columns[b], a);
+    const std::vector<int>& gpus = links_.columns;
+    bool is_silent = gpus.size() < 2, is_linked = false;
+    for (std::size_t a = 0; a < gpus.size(); ++a)
+      for (std::size_t b = a + 1; b < gpus.size(); ++b) {
+        const std::string_view type = links_.cell(gpus[a], b), back = links_.cell(gpus[b], a);
         if (type != back)
-          fail(back, fmt::format("row GPU{}, column GPU{}: the cell differs from row GPU{}, column "
-                                 "GPU{}",
-                                 links_.columns[b], links_.columns[a], links_.columns[a],
-                                 links_.columns[b]));
+          fail(back, fmt::format("row GPU{0}, column GPU{1}: the cell differs from row GPU{1}, "
+                                 "column GPU{0}",
+                                 gpus[b], gpus[a]));
         if (type != "XGMI" && type != "PCIE" && type != "N/A")
           fail(type, fmt::format("row GPU{}, column GPU{}: the type is not XGMI, PCIE or N/A",
-                                 links_.columns[a], links_.columns[b]));
+                                 gpus[a], gpus[b]));
         is_silent = is_silent || type == "N/A";
         is_linked = is_linked || type == "XGMI";
         if (type == "XGMI" && is_direct(a, b))

@@ -144,16 +144,11 @@ std::string_view colour_of(Severity mark, std::string_view otherwise) {
 }
 
 Look island_look(const IslandBox& island) {
-  switch (island.state) {
-    case IslandState::known:
-      return island.fabric == "xgmi" ? Look{.fill = "#dff1f5", .border = {"#2b8ca3", 1.5}}
-                                     : Look{.fill = "#e7f5d8", .border = {"#76b900", 1.5}};
-    case IslandState::none:
-      return {.fill = "white", .border = {"#b5bcc4", 1}};
-    case IslandState::unknown:
-      return {.fill = "#f1f2f4", .border = {"#8a929b", 1.5, Dash::dashed}};
-  }
-  return {};
+  if (island.state == IslandState::none) return {.fill = "white", .border = {"#b5bcc4", 1}};
+  if (island.state == IslandState::unknown)
+    return {.fill = "#f1f2f4", .border = {"#8a929b", 1.5, Dash::dashed}};
+  return island.fabric == "xgmi" ? Look{.fill = "#dff1f5", .border = {"#2b8ca3", 1.5}}
+                                 : Look{.fill = "#e7f5d8", .border = {"#76b900", 1.5}};
 }
 
 Pen fabric_pen(const IslandBox& island, double width) {

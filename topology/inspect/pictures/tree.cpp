@@ -217,15 +217,10 @@ class Tree {
     if (island.gpus.empty()) return fmt::format("CPUs of {}", names_.host(island.hosts.front()));
     std::string text =
         fmt::format("{}  {}", plural(island.gpus.size(), "GPU"), names_.gpus(island.gpus));
-    switch (island.state) {
-      case IslandState::known:
-        text += fmt::format("  {}", printable(fabric_name(island.fabric)));
-        break;
-      case IslandState::none:
-        return text + "  no fast links";
-      case IslandState::unknown:
-        return text + paint(colour_, Ink::yellow, "  links unknown: no source shows them");
-    }
+    if (island.state == IslandState::none) return text + "  no fast links";
+    if (island.state == IslandState::unknown)
+      return text + paint(colour_, Ink::yellow, "  links unknown: no source shows them");
+    text += fmt::format("  {}", printable(fabric_name(island.fabric)));
     if (island.gpu_gbyte_s) text += fmt::format("  {:.4g} GB/s a GPU", *island.gpu_gbyte_s);
     if (island.pair_gbyte_s) text += fmt::format("  {:.4g} GB/s a pair", *island.pair_gbyte_s);
     if (!island.uniform) text += "  not uniform";

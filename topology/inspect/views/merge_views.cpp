@@ -93,7 +93,8 @@ bool same_fact(std::string_view name, std::string_view a, std::string_view b) {
   return x && y && same_number(*x, *y, name == fact::memory_bytes ? 0.05 : 1e-6);
 }
 
-std::string number_text(int number) { return number < 0 ? "" : std::to_string(number); }
+std::string text_of(int number) { return number < 0 ? "" : std::to_string(number); }
+std::string text_of(const std::string& text) { return text; }
 
 bool is_fast(const TopologyLink& link) { return link.type == "nvlink" || link.type == "xgmi"; }
 
@@ -190,20 +191,11 @@ class ViewMerger {
     return believed;
   }
 
-  template <class Device, class Same = bool (*)(std::string_view, std::string_view)>
-  void settle_text(const DeviceGroup<Device>& group, std::string_view member,
-                   std::string Device::*text, Device& device, const Same& same = same_text) {
-    if (const Device* found = settle(
-            group, member, [&](const Device& one) { return one.*text; }, same))
-      device.*text = found->*text;
-  }
-
-  template <class Device>
-  void settle_number(const DeviceGroup<Device>& group, std::string_view member, int Device::*number,
-                     Device& device) {
-    if (const Device* found = settle(
-            group, member, [&](const Device& one) { return number_text(one.*number); }, same_text))
-      device.*number = found->*number;
+  template <class Device, class Value>
+  void settle_member(const DeviceGroup<Device>& group, std::string_view name, Value Device::*member,
+                     Device& device, bool (*same)(std::string_view, std::string_view) = same_text) {
+    const auto text = [&](const Device& one) { return text_of(one.*member); };
+    if (const Device* found = settle(group, name, text, same)) device.*member = found->*member;
   }
 
   template <class Device>
@@ -260,9 +252,9 @@ class ViewMerger {
     Device device;
     device.id = group.id;
     device.host = host_;
-    settle_text(group, "busid", &Device::busid, device);
-    settle_number(group, "numa", &Device::numa, device);
-    settle_number(group, "package", &Device::package, device);
+    settle_member(group, "busid", &Device::busid, device);
+    settle_member(group, "numa", &Device::numa, device);
+    settle_member(group, "package", &Device::package, device);
     for (const auto& sight : group.sights)
       if (device.pci_path.empty()) device.pci_path = sight.device->pci_path;
     settle_facts(group, device);
@@ -271,9 +263,9 @@ class ViewMerger {
 
   void settle_gpu(const DeviceGroup<TopologyGpu>& group) {
     TopologyGpu gpu = settle_device(group);
-    settle_text(group, "uuid", &TopologyGpu::uuid, gpu);
-    settle_text(group, "model", &TopologyGpu::model, gpu, same_model);
-    settle_number(group, "index", &TopologyGpu::index, gpu);
+    settle_member(group, "uuid", &TopologyGpu::uuid, gpu);
+    settle_member(group, "model", &TopologyGpu::model, gpu, same_model);
+    settle_member(group, "index", &TopologyGpu::index, gpu);
     for (const auto& sight : group.sights)
       if (gpu.partitions.empty()) gpu.partitions = sight.device->partitions;
     if (!indices_.insert(gpu.index).second) gpu.index = -1;
@@ -282,10 +274,10 @@ class ViewMerger {
 
   void settle_nic(const DeviceGroup<TopologyNic>& group) {
     TopologyNic nic = settle_device(group);
-    settle_text(group, "name", &TopologyNic::name, nic);
-    settle_text(group, "adapter", &TopologyNic::adapter, nic, same_guid);
-    settle_text(group, "layer", &TopologyNic::layer, nic);
-    settle_text(group, "state", &TopologyNic::state, nic);
+    settle_member(group, "name", &TopologyNic::name, nic);
+    settle_member(group, "adapter", &TopologyNic::adapter, nic, same_guid);
+    settle_member(group, "layer", &TopologyNic::layer, nic);
+    settle_member(group, "state", &TopologyNic::state, nic);
     const auto rate = [](const TopologyNic& one) {
       return one.rate_gbit_s ? fmt::format("{}", *one.rate_gbit_s) : "";
     };
