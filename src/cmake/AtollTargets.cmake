@@ -6,6 +6,14 @@ function(atoll_warnings target)
     $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>
     # GCC 12 warns about overlaps in std::string operator+ that do not exist (GCC bug 105651).
     $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
+  if(CMAKE_UNITY_BUILD)
+    # Several sources are one translation unit here: a local name may be that of another file, and a
+    # class of a source may have members of that source's anonymous namespace. Builds of the presets
+    # dev and tsan, where each source is compiled alone, keep these warnings.
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:C,CXX>:-Wno-shadow>
+      $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage;-Wno-maybe-uninitialized>)
+  endif()
 endfunction()
 
 # Compiler options for code whose speed does not matter, such as command lines and tests: -O1 in
