@@ -214,7 +214,7 @@ class Runner {
   }
   // Runs the test with a control. Relacy must find a failure.
   template <class Suite>
-  void breaks(const char* name, typename Suite::Control control, unsigned iterations = 200000) {
+  void breaks(const char* name, typename Suite::Control control, unsigned iterations = 5000000) {
     Suite::control = control;
     rl::test_params params;
     const bool held = simulate<Suite>(params, iterations);
