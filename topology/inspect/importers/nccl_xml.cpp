@@ -37,7 +37,7 @@ namespace {
 
 using nccl::LinkEnd;
 
-constexpr std::size_t most_elements = 65'536;  // maximum number of hosts, of GPUs and of NICs
+constexpr std::size_t most_parts = 65'536;  // maximum number of hosts, of GPUs and of NICs
 constexpr long long most_numa_nodes = 65'536;
 constexpr long long most_index = 1'000'000;
 constexpr std::size_t most_partitions = 64;  // largest number of partitions of one GPU
@@ -140,8 +140,8 @@ class HostReader {
   }
 
   void add_gpu(pugi::xml_node pci, const std::string& busid) {
-    if (topology_.gpus.size() + gpus_.size() == most_elements)
-      document_.fail(pci, fmt::format("the file has more than {} GPUs", most_elements));
+    if (topology_.gpus.size() + gpus_.size() == most_parts)
+      document_.fail(pci, fmt::format("the file has more than {} GPUs", most_parts));
     Found found{.gpu = {.id = "", .host = id_, .busid = busid, .uuid = "", .model = ""},
                 .pci = pci};
     TopologyGpu& gpu = found.gpu;
@@ -219,8 +219,8 @@ class HostReader {
       if (first.pci_path != nic.pci_path) first.pci_path.clear();
       return;
     }
-    if (topology_.nics.size() == most_elements)
-      document_.fail(net, fmt::format("the file has more than {} NICs", most_elements));
+    if (topology_.nics.size() == most_parts)
+      document_.fail(net, fmt::format("the file has more than {} NICs", most_parts));
     nets_[name] = {topology_.nics.size(), port, net};
     topology_.nics.push_back(std::move(nic));
   }
@@ -454,8 +454,8 @@ Topology read_nccl_xml(std::string_view text, std::string_view origin) {
   const pugi::xml_node system = document.root("system");
   const auto hosts = nccl::hosts_of(system);
   if (hosts.empty()) document.fail(system, "<system>: the element contains no <cpu>");
-  if (hosts.size() > most_elements)
-    document.fail(system, fmt::format("the file has more than {} hosts", most_elements));
+  if (hosts.size() > most_parts)
+    document.fail(system, fmt::format("the file has more than {} hosts", most_parts));
   Topology topology;
   TopologyDocument original{.format = std::string(nccl::document_format),
                             .origin = std::string(origin),
