@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -25,8 +25,8 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::chrono::milliseconds grace{5'000};
-// How often a rank looks whether the process still exists.
-constexpr std::chrono::milliseconds parent_period{500};
+// How often a rank looks whether the process still exists, if the kernel cannot tell it.
+constexpr std::chrono::milliseconds parent_period{1'000};
 constexpr int most_ancestors = 32;
 
 // Names as the kernel shows them, which are cut to 15 characters.
@@ -77,8 +77,9 @@ std::optional<ParentProcess> find_parent(WithoutLauncher otherwise) {
 ParentWatch::ParentWatch(ParentProcess process, Report report)
     : process_(std::move(process)),
       report_(std::move(report)),
+      wake_(::eventfd(0, EFD_CLOEXEC)),
       handle_(static_cast<int>(::syscall(SYS_pidfd_open, process_.pid, 0))) {
-  require(handle_ || (errno != EMFILE && errno != ENFILE), ErrorCode::io,
+  require(static_cast<bool>(wake_), ErrorCode::io,
           "no file descriptor is left to watch the launcher: raise `ulimit -n`");
   // The pid may have passed to another process since it was read.
   if (!is_same(read_process(process_.pid), process_)) handle_.reset();
@@ -89,15 +90,25 @@ bool ParentWatch::is_stopped_by(net::Clock::time_point end) const {
   return stopped_.wait_until(end) == std::future_status::ready;
 }
 
-// Returns true when the process has ended, and false when the destructor runs.
+ParentWatch::~ParentWatch() {
+  stop_.set_value();
+  const std::uint64_t one = 1;
+  // The result is ignored: an eventfd accepts a write unless it is full.
+  static_cast<void>(::write(wake_.get(), &one, sizeof one) == sizeof one);
+}
+
+// Returns true as soon as the process has ended, and false when the destructor runs.
 bool ParentWatch::await_end() const {
-  while (!is_stopped_by(net::Clock::now() + parent_period)) {
-    // poll() also reports a descriptor that the program has closed.
-    pollfd item{handle_.get(), POLLIN, 0};
-    if (handle_ && ::poll(&item, 1, 0) == 0) continue;
+  for (;;) {
+    std::array<pollfd, 2> items{{{wake_.get(), POLLIN, 0}, {handle_.get(), POLLIN, 0}}};
+    ::poll(items.data(), handle_ ? 2 : 1, static_cast<int>(parent_period.count()));
+    if (is_stopped_by({})) return false;
+    const bool has_event = items[0].revents != 0 || items[1].revents != 0;
+    if (handle_ && !has_event) continue;
     if (!is_same(read_process(process_.pid), process_)) return true;
+    // The program has closed a descriptor, and another file may have its number.
+    if (has_event && is_stopped_by(net::Clock::now() + parent_period)) return false;
   }
-  return false;
 }
 
 void ParentWatch::run() {

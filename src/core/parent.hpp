@@ -42,7 +42,7 @@ class ParentWatch {
   using Report = std::function<void(std::string_view reason)>;
 
   ParentWatch(ParentProcess process, Report report);
-  ~ParentWatch() { stop_.set_value(); }
+  ~ParentWatch();
   ParentWatch(const ParentWatch&) = delete;
   ParentWatch& operator=(const ParentWatch&) = delete;
 
@@ -55,6 +55,7 @@ class ParentWatch {
   const Report report_;
   std::promise<void> stop_;  // kept when the destructor runs
   const std::future<void> stopped_ = stop_.get_future();
+  net::Fd wake_;    // ends poll() then
   net::Fd handle_;  // pidfd of the process; empty on kernels without pidfd_open
   std::jthread thread_;
 };
