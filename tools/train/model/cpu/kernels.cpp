@@ -282,7 +282,7 @@ void cross_entropy_typed(const CrossEntropy& args, Range tokens, double* row_los
   Scratch scratch;  // the exponentials of a row of bf16; those of f32 replace the logits
   for (std::size_t token = tokens.first; token < tokens.last; ++token) {
     In* logits = args.logits.as<In>() + token * vocab;
-    Out* dlogits = args.dlogits.as<Out>() + token * vocab;
+    Out* dlogits = gradient ? args.dlogits.as<Out>() + token * vocab : nullptr;
     row_loss[token] = 0;
     if (labels[token] < 0) {
       if (gradient) std::fill_n(dlogits, vocab, Out{});
