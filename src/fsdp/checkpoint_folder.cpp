@@ -128,11 +128,16 @@ void check_no_link(const fs::path& partial) {
           terminal_text(partial.string()));
 }
 
+// Removes the folder. Another rank may be making a file in it at this moment, which keeps it alive
+// for one attempt.
 void discard(const fs::path& partial) noexcept {
-  try {
-    remove_tree(partial);
-  } catch (...) {
-    return;
+  constexpr int attempts = 5;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
+    try {
+      return remove_tree(partial);
+    } catch (...) {
+      continue;
+    }
   }
 }
 
