@@ -51,7 +51,7 @@ struct Node {
   bool is_late = false;                            // a member is behind in this communicator
 };
 
-// What is said of one rank, and of several ranks, indexed by Why.
+// The sentence about one rank, and the sentence about several ranks, for each value of Why.
 constexpr std::array<std::array<std::string_view, 2>, 5> wait_reasons = {{
     {"does not answer (its process is stopped, or its host is unreachable)",
      "do not answer (its process is stopped, or its host is unreachable)"},

@@ -119,7 +119,7 @@ struct Adapters {
   fake_verbs::Device& right = fabric.add("right");
 };
 
-// Two ranks, each on the adapter of its own.
+// Rank 0 uses the adapter `left`, rank 1 the adapter `right`.
 struct TwoRanks : Ranks {
   explicit TwoRanks(const std::string& settings = "") : Ranks(2) {
     open(0, parse_settings("devices=left " + settings));

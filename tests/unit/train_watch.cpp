@@ -1,4 +1,4 @@
-// What watches a run: gates, Prometheus, the use of the machine.
+// Tests the gates of a run, its endpoint for Prometheus, and the counters of the machine.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>

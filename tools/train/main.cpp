@@ -96,7 +96,7 @@ CLI::Option* declare(CLI::App& app, const train::Flag& flag, Value& value) {
       if (flag.form != train::Form::repeated) option->delimiter(',');
     } else if constexpr (std::is_integral_v<Value>) {
       if (flag.form == train::Form::bytes) option->transform(cli::as_bytes);
-      // A transformation comes before those that were added earlier.
+      // CLI11 applies the transformation that was added last first.
       option->transform(CLI::Validator([](std::string& text) { return misread<Value>(text); }, ""));
     }
     return option;

@@ -119,7 +119,7 @@ std::int64_t steps_done(const Extra& extra, const fs::path& folder) {
        folder.string());
 }
 
-// What the index of a checkpoint says.
+// The members of the index of a checkpoint that a resumed run needs.
 struct Recorded {
   Extra extra;
   bool has_average = false;  // of the weights

@@ -185,7 +185,8 @@ json to_json(const std::vector<Row>& rows) {
   return all;
 }
 
-// The curves that the page overlays. It smooths those that vary from step to step.
+// The curves of all runs, which the page draws over one another. The page smooths the curves that
+// vary from step to step.
 json curves_of(const RunFiles& run) {
   json curves = json::object();
   for (const char* key : {"eval_loss", "tokens_per_s", "mfu", "exposed_comm_fraction"}) {

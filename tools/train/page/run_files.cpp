@@ -29,7 +29,7 @@ std::string bytes_of(const fs::path& file) {
 json object_of(const fs::path& file) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return json::object();
-  // What lies deeper is left out, since the stack of a reader might not suffice for it.
+  // Values nested deeper than 32 are left out, because reading them could exhaust the stack.
   const auto is_shallow = [](int depth, json::parse_event_t, const json&) { return depth < 32; };
   auto value = json::parse(bytes_of(file), is_shallow, false);
   if (!value.is_object()) {
