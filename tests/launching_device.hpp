@@ -1,4 +1,4 @@
-// A device with the interface of a GPU, built from the host device. Its streams run the operations
+// A device with the interface of a GPU, built from the CPU device. Its streams run the operations
 // that the test backend `launching` enqueues. The streams do not see failures of these operations;
 // a failure becomes known only when fail() of an event is called.
 #pragma once
@@ -82,7 +82,7 @@ class LaunchingDevice final : public atoll::DeviceBackend {
   atoll::DeviceOps& ops() noexcept override { return host_.ops(); }
 
  private:
-  atoll::Device host_ = atoll::Device::host();
+  atoll::Device host_ = atoll::Device::cpu();
 };
 
 }  // namespace atoll_test

@@ -44,8 +44,8 @@ struct OverlapRun {
   atoll::fsdp::Strategy strategy = atoll::fsdp::Strategy::full_shard;
   int replicas = 1;
   int shards = 2;
-  int inner_shards = 0;
-  std::int64_t outer_ms = 0;  // delay of every reduction across replicas, in milliseconds
+  int secondary_shards = 0;
+  std::int64_t replicate_ms = 0;  // delay of every reduction across replicas, in milliseconds
   Update update = Update::none;
   bool in_backward = false;
   // Whether backward of a unit first repeats the forward of the unit. from_backward uses the
@@ -109,7 +109,7 @@ inline void plant_all(const OverlapRun& run) {
   if (run.planted_ms > 0) plant_delay(ATOLL_ALL_GATHER, gathers, 2, run.planted_ms);
   if (run.gather_ms > 0) plant_delay(ATOLL_ALL_GATHER, 1, 0, run.gather_ms);
   if (run.reduce_ms > 0) plant_delay(ATOLL_REDUCE_SCATTER, 1, 0, run.reduce_ms);
-  if (run.outer_ms > 0) plant_delay(ATOLL_ALL_REDUCE, 1, 0, run.outer_ms);
+  if (run.replicate_ms > 0) plant_delay(ATOLL_ALL_REDUCE, 1, 0, run.replicate_ms);
 }
 
 inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
@@ -120,7 +120,7 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
   };
   atoll::fsdp::Options options;
   options.strategy = run.strategy;
-  options.inner_shards = run.inner_shards;
+  options.secondary_shards = run.secondary_shards;
   options.prefetch = run.prefetch;
   options.reduce_buffers = run.reduce_buffers;
   options.accumulation = run.accumulation;
@@ -135,7 +135,7 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
     order.push_back("unit." + std::to_string(u));
     engine.add_unit(order.back(), {{"w", {run.elements}, {}}});
   }
-  engine.freeze(order);
+  engine.seal(order);
   engine.initialize(1);
   std::optional<atoll::fsdp::Optimizer> optimizer;
   if (run.update != Update::none) {

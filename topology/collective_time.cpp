@@ -53,9 +53,9 @@ double efficiency_of_row(std::size_t row, double hosts) {
   return table[row][c] * (1 - part) + table[row][c + 1] * part;
 }
 
-// Returns the efficiency of the NICs for a tensor of `bytes` on hosts with 8 NICs. Times between the
-// sizes of the table are interpolated on a scale of logarithms, so that more bytes never take less
-// time. Below the table time is constant.
+// Returns the efficiency of the NICs for a tensor of `bytes` on hosts with 8 NICs. Times between
+// the sizes of the table are interpolated on a scale of logarithms, so that more bytes never take
+// less time. Below the table time is constant.
 double rdma_efficiency(double bytes, double hosts) {
   // The table has sizes that take less time than smaller ones; here they take as long.
   const auto time_of_row = [&](std::size_t row) {
@@ -110,12 +110,12 @@ std::optional<double> measured_time(const FabricModel& model, const CollectiveSh
   return below->second * std::pow(above->second / below->second, part);
 }
 
-CollectiveTime inside_host(const FabricModel& model, const CollectiveShape& shape,
-                           const Ring& ring) {
+CollectiveTime intra_host(const FabricModel& model, const CollectiveShape& shape,
+                          const Ring& ring) {
   const auto bytes = static_cast<double>(shape.bytes);
-  CollectiveTime time{.latency_s = model.launch_s + ring.steps * model.inside_step_s,
-                      .transfer_s = ring.parts * bytes / (model.inside_gbyte_s * 1e9),
-                      .inside = 1};
+  CollectiveTime time{.latency_s = model.launch_s + ring.steps * model.intra_step_s,
+                      .transfer_s = ring.parts * bytes / (model.intra_gbyte_s * 1e9),
+                      .intra = 1};
   constexpr double nvls_hop_s = 25e-6;
   constexpr int least_nvls_ranks = 3;  // two ranks exchange directly
   if (model.nvls_gbyte_s > 0 && shape.collective == "all_reduce" &&
@@ -139,7 +139,7 @@ struct Across {
 Across nics_of(const FabricModel& model, double per_host) {
   const double lanes = std::max(1.0, std::min(per_host, static_cast<double>(model.nics)));
   const double part = lanes / model.nics;
-  return {model.across_gbyte_s * part, part};
+  return {model.inter_gbyte_s * part, part};
 }
 
 double limited(const FabricModel& model, double rate, double part) {
@@ -155,16 +155,16 @@ double throughput_s(const FabricModel& model, const CollectiveShape& shape, cons
   const double efficiency =
       rdma ? nic_payload * rdma_efficiency(bytes * nics_of_table / (part * model.nics), hosts)
            : tcp_efficiency;
-  const double across = limited(model, wire * efficiency, part);
-  const double inside = per_host > 1 ? model.inside_gbyte_s : across;
-  double seconds = ring.parts * bytes / (std::min(across, inside) * 1e9);
+  const double inter = limited(model, wire * efficiency, part);
+  const double intra = per_host > 1 ? model.intra_gbyte_s : inter;
+  double seconds = ring.parts * bytes / (std::min(inter, intra) * 1e9);
   if (rdma && hosts > table_hosts.back())
-    seconds += (hosts - table_hosts.back()) * per_host * ring.rounds * model.across_step_s;
+    seconds += (hosts - table_hosts.back()) * per_host * ring.rounds * model.inter_step_s;
   return seconds;
 }
 
-// The time of NCCL's algorithms whose latency grows little with the number of hosts: its low-latency
-// protocol on a ring, its tree for all_reduce, and PAT for one rank of each host.
+// The time of NCCL's algorithms whose latency grows little with the number of hosts: its
+// low-latency protocol on a ring, its tree for all_reduce, and PAT for one rank of each host.
 double latency_bound_s(const FabricModel& model, const CollectiveShape& shape, const Ring& ring) {
   constexpr double low_latency_step_s = 4e-6, low_latency_rate = 0.5;
   constexpr double hop_s = 14e-6, tree_rate = 0.85, pat_base_s = 8e-6, pat_rate = 0.75;
@@ -183,17 +183,17 @@ double latency_bound_s(const FabricModel& model, const CollectiveShape& shape, c
   return flat;
 }
 
-CollectiveTime across_hosts(const FabricModel& model, const CollectiveShape& shape,
-                            const Ring& ring) {
+CollectiveTime inter_hosts(const FabricModel& model, const CollectiveShape& shape,
+                           const Ring& ring) {
   const double per_host = static_cast<double>(shape.ranks) / shape.hosts;
   const auto [wire, part] = nics_of(model, per_host);
   double seconds = throughput_s(model, shape, ring);
   double latency = model.launch_s;
   if (model.fabric == Fabric::tcp) {
     // In a ring over several ranks of each host, most steps stay inside a host.
-    const double steps_across = ring.steps / per_host;
-    latency += steps_across * model.across_step_s * tcp_latency +
-               (ring.steps - steps_across) * model.inside_step_s;
+    const double steps_inter = ring.steps / per_host;
+    latency += steps_inter * model.inter_step_s * tcp_latency +
+               (ring.steps - steps_inter) * model.intra_step_s;
   }
   const double small = latency_bound_s(model, shape, ring);
   if (model.launch_s + small < latency + seconds) {
@@ -204,8 +204,8 @@ CollectiveTime across_hosts(const FabricModel& model, const CollectiveShape& sha
   const double rate = ring.parts * static_cast<double>(shape.bytes) / (seconds * 1e9);
   const bool rdma = model.fabric == Fabric::rdma;
   const double best = limited(model, wire * (rdma ? nic_payload : tcp_efficiency), part);
-  time.inside = per_host > 1 ? std::min(1.0, rate / model.inside_gbyte_s) : 0;
-  time.across = std::min(1.0, rate / best) * part;
+  time.intra = per_host > 1 ? std::min(1.0, rate / model.intra_gbyte_s) : 0;
+  time.inter = std::min(1.0, rate / best) * part;
   return time;
 }
 
@@ -219,21 +219,21 @@ double nic_efficiency(int hosts) {
 double healthy_gbyte_s(const FabricModel& model) {
   constexpr double of_large = 0.95;  // of the table, from 4 GB on and up to 16 hosts
   const bool is_rdma = model.fabric == Fabric::rdma;
-  return model.across_gbyte_s * (is_rdma ? nic_payload * of_large : tcp_efficiency);
+  return model.inter_gbyte_s * (is_rdma ? nic_payload * of_large : tcp_efficiency);
 }
 
 CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& shape) {
   if (shape.ranks <= 1) return {};
   const Ring ring = ring_of(shape.collective, shape.ranks);
   CollectiveTime time =
-      shape.hosts <= 1 ? inside_host(model, shape, ring) : across_hosts(model, shape, ring);
+      shape.hosts <= 1 ? intra_host(model, shape, ring) : inter_hosts(model, shape, ring);
   // Collectives that share the NICs, such as those of all rails of a host, use them together. If
   // they need more than there is, each takes longer.
-  time.across *= shape.sharing;
-  if (time.across > 1) {
-    time.transfer_s *= time.across;
-    time.inside /= time.across;
-    time.across = 1;
+  time.inter *= shape.sharing;
+  if (time.inter > 1) {
+    time.transfer_s *= time.inter;
+    time.intra /= time.inter;
+    time.inter = 1;
   }
   if (auto seconds = measured_time(model, shape)) {
     // A limit of the fabric holds for measured times as well.
@@ -250,27 +250,27 @@ CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& 
 }
 
 CollectiveTime message_time(const FabricModel& model, const MessageShape& shape) {
-  CollectiveTime time{.latency_s = model.launch_s + model.inside_step_s};
-  double inside = 0, across = 0;  // seconds
-  if (shape.inside_bytes > 0)
-    inside = static_cast<double>(shape.inside_bytes) / (model.inside_gbyte_s * 1e9);
-  if (shape.across_bytes > 0) {
+  CollectiveTime time{.latency_s = model.launch_s + model.intra_step_s};
+  double intra = 0, inter = 0;  // seconds
+  if (shape.intra_bytes > 0)
+    intra = static_cast<double>(shape.intra_bytes) / (model.intra_gbyte_s * 1e9);
+  if (shape.inter_bytes > 0) {
     const bool rdma = model.fabric == Fabric::rdma;
-    time.latency_s = model.launch_s + model.across_step_s * (rdma ? 1 : tcp_latency);
-    const auto bytes = static_cast<double>(shape.across_bytes);
+    time.latency_s = model.launch_s + model.inter_step_s * (rdma ? 1 : tcp_latency);
+    const auto bytes = static_cast<double>(shape.inter_bytes);
     const double efficiency =
         rdma ? nic_payload * rdma_efficiency(bytes * nics_of_table, shape.hosts) : tcp_efficiency;
     // The ranks of a host share its NICs, and a rank uses one.
     const double lanes = std::max(1.0, static_cast<double>(shape.sharing) / model.nics);
     const double nic =
-        limited(model, model.across_gbyte_s / model.nics * efficiency, 1.0 / model.nics);
+        limited(model, model.inter_gbyte_s / model.nics * efficiency, 1.0 / model.nics);
     const double rate = nic / lanes;
-    across = bytes / (rate * 1e9);
+    inter = bytes / (rate * 1e9);
   }
-  time.transfer_s = std::max(inside, across);
+  time.transfer_s = std::max(intra, inter);
   if (time.transfer_s > 0) {
-    time.inside = inside / time.transfer_s;
-    time.across = across / time.transfer_s;
+    time.intra = intra / time.transfer_s;
+    time.inter = inter / time.transfer_s;
   }
   return time;
 }
@@ -280,17 +280,17 @@ namespace {
 // Calls visit(name, member) for each number of a model.
 template <class Model, class Visit>
 void each_number(Model& model, const Visit& visit) {
-  visit("inside_gbyte_s", model.inside_gbyte_s);
-  visit("inside_step_s", model.inside_step_s);
+  visit("intra_gbyte_s", model.intra_gbyte_s);
+  visit("intra_step_s", model.intra_step_s);
   visit("nvls_gbyte_s", model.nvls_gbyte_s);
-  visit("across_gbyte_s", model.across_gbyte_s);
+  visit("inter_gbyte_s", model.inter_gbyte_s);
   visit("nics", model.nics);
-  visit("across_step_s", model.across_step_s);
+  visit("inter_step_s", model.inter_step_s);
   visit("launch_s", model.launch_s);
   visit("most_gbyte_s", model.most_gbyte_s);
   visit("sum_bytes", model.sum_bytes);
   visit("compute_share", model.compute_share);
-  visit("across_compute_share", model.across_compute_share);
+  visit("inter_compute_share", model.inter_compute_share);
 }
 
 }  // namespace

@@ -85,14 +85,14 @@ class ATOLL_API PendingSave {
  private:
   struct ATOLL_LOCAL Impl;
   ATOLL_LOCAL explicit PendingSave(std::unique_ptr<Impl> impl);
-  friend struct PendingSaveAccess;  // this class is defined in src/fsdp/checkpoint_save.cpp
+  friend struct PendingSaveAccess;  // this class is defined in src/checkpoint/save.cpp
   std::unique_ptr<Impl> impl_;
 };
 
 // Begins the same save as save() and returns while a thread writes the files: the checkpoint has
 // the values at the time of the call, whatever training does meanwhile. Parameters and moments are
 // read from the memory that steps of `optimizer` update; before a step updates a unit that is not
-// yet written, the unit is copied to host memory. If the copies of a rank would exceed
+// yet written, the unit is copied to CPU memory. If the copies of a rank would exceed
 // `most_copied_bytes`, the step waits for the thread, as it does for every unit if 0 is passed.
 // Functions other than a step that change parameters, such as assign() or load(), wait for the
 // thread; writing Segment::values meanwhile damages the save. Another save throws

@@ -14,7 +14,7 @@ struct StrategyQuestion {
   // Bandwidth and latency of the mesh's axes. If the bandwidth of an axis with several ranks is
   // unknown, every link is assumed to carry 1 GB/s.
   MeshRates rates{};
-  // Options of the engine that the estimates assume: precision, accumulation, inner shards,
+  // Options of the engine that the estimates assume: precision, accumulation, secondary shards,
   // prefetch and number of buffers. Options::strategy is ignored.
   Options options{};
   std::uint64_t parameters = 0;  // number of elements of all parameters

@@ -17,7 +17,8 @@
 
 namespace atoll_v1::atoll {
 
-class BackendGroup;  // internal class that creates every Work (src/comm/backend_group.hpp)
+class
+    BackendCommunicator;  // internal class that creates every Work (src/comm/backend_communicator.hpp)
 
 // An operation in flight. The buffers of the operation must stay alive until it is complete.
 // Destroying a Work does not cancel the operation.
@@ -37,14 +38,14 @@ class ATOLL_API Work {
   struct ATOLL_LOCAL State;  // this struct is defined in src/comm/operation.hpp
 
  private:
-  friend class BackendGroup;
+  friend class BackendCommunicator;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
 };
 
 // The arithmetic of a reducing collective: `op` combines factor * src of all ranks.
 //
-// Either every rank passes a factor or none does. This is not checked: on host memory a rank
+// Either every rank passes a factor or none does. This is not checked: on CPU memory a rank
 // without a factor counts as one with the factor 1, and on a GPU the ranks can wait for each other
 // until the timeout or get wrong sums. Factors may differ between ranks; `op` may not. A factor
 // other than 1 requires sum or avg of a floating-point type. The factor is applied before the sum,
@@ -90,7 +91,7 @@ class Communicator;
 class Registration;
 
 // How many compute units of a GPU (SMs) the collectives of a communicator may take from kernels
-// that run beside them. A hint; backends on host memory ignore it.
+// that run beside them. A hint; backends on CPU memory ignore it.
 enum class ComputeUnits {
   any,  // as many as make the collective fast
   few,
@@ -102,7 +103,7 @@ struct CommunicatorOptions {
   // Name of the backend; empty means config().backend, or else the best common backend. All ranks
   // must pass the same name. The settings below must be equal too.
   std::string backend{};
-  Device device = Device::host();
+  Device device = Device::cpu();
   // A communicator to split, or null. It must be idle, and every rank of it must open a
   // communicator in the same call, on any axis. A backend that supports splitting (NCCL) then opens
   // the new communicator without another bootstrap; the new communicator makes its own connections.
@@ -223,7 +224,7 @@ class ATOLL_API Communicator {
                               int root, Stream& stream);
   // Sends send_counts[r] elements of src to rank r and receives recv_counts[r] elements of dst from
   // rank r, both packed in rank order. Every rank passes its own counts. The count that a rank
-  // sends must equal the count that the receiver expects. On host memory a difference is
+  // sends must equal the count that the receiver expects. On CPU memory a difference is
   // Error(mismatch); on a GPU the operation can hang until its timeout or give wrong data. src and
   // dst must not overlap.
   [[nodiscard]] Work all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts,
@@ -296,12 +297,12 @@ class ATOLL_API Communicator {
 };
 
 // Allocates memory that `communicators` access on their fastest path: the memory is registered with
-// each communicator, and host memory is mapped by all ranks on this host. Collective over each of
+// each communicator, and CPU memory is mapped by all ranks on this host. Collective over each of
 // the communicators, in the same order and with the same size on all ranks. The memory is filled
 // with zeros and aligned to 4,096 bytes.
 //
 // Before a rank touches a page, the ranks compare sizes and free memory. All ranks then throw the
-// same error: Error(mismatch) for different sizes, and Error(out_of_memory) if the host memory of
+// same error: Error(mismatch) for different sizes, and Error(out_of_memory) if the CPU memory of
 // all ranks of a host together does not fit into the free memory of the host, or the size exceeds
 // a limit of a rank (control group, ulimit), and Error(invalid_argument) if a rank names a
 // communicator twice. If a rank does not call the function before the communicator's timeout, the
@@ -309,7 +310,7 @@ class ATOLL_API Communicator {
 //
 // A rank may destroy its Buffer as soon as no rank uses the memory, independently of the other
 // ranks. If it destroys the Buffer earlier, for example while an exception unwinds, the memory
-// stays mapped for the operations in flight. Host memory is freed after each communicator has
+// stays mapped for the operations in flight. CPU memory is freed after each communicator has
 // performed an operation that was called later, or is destroyed; GPU memory is freed when all
 // communicators are destroyed. A Buffer may outlive the communicators. Collectives accept other
 // memory too, but are slower with it; see register_memory().
@@ -362,7 +363,7 @@ class ATOLL_API Registration {
 // The result tells whether the memory is fast, which may differ between ranks. The memory must not
 // be freed, and its file must not shrink, before the registration has ended. Blocks until earlier
 // operations of the communicators are complete. Throws Error(invalid_argument) for no communicator.
-// If a rank passes null, 0 bytes, host memory that is not mapped, memory that overlaps memory which
+// If a rank passes null, 0 bytes, CPU memory that is not mapped, memory that overlaps memory which
 // a communicator has registered or allocated, or a communicator twice, all ranks throw its
 // Error(invalid_argument). If sizes differ, all ranks throw Error(mismatch); if a rank is absent,
 // the others throw Error(timeout) as in allocate().
@@ -385,6 +386,6 @@ struct BackendInfo {
 // Loads every backend in the plugin path and probes whether it supports this kind of memory. Not
 // collective.
 ATOLL_API std::vector<BackendInfo> available_backends(World& world,
-                                                      DeviceKind kind = DeviceKind::host);
+                                                      DeviceKind kind = DeviceKind::cpu);
 
 }  // namespace atoll_v1::atoll

@@ -1,5 +1,5 @@
 // Devices and their memory, streams and events. A stream is a queue with a worker thread on the
-// host device and a CUDA stream on a GPU. Code that uses this header works on both without knowing
+// CPU device and a CUDA stream on a GPU. Code that uses this header works on both without knowing
 // which one it has.
 #pragma once
 
@@ -25,9 +25,9 @@ class StampBackend;
 class DeviceOps;  // kernels that the library itself needs (src/device/ops.hpp)
 
 enum class DeviceKind : std::int32_t {
-  host = 0,
+  cpu = 0,
   cuda = 1,
-  virtual_time = 2  // a simulated device, whose streams are clocks (simulated.hpp)
+  simulated = 2  // a simulated device, whose streams are clocks (simulated.hpp)
 };
 
 // Marks a point in the work of a stream; it happens when all work enqueued before it is done.
@@ -60,7 +60,7 @@ class ATOLL_API Stamp {
   std::shared_ptr<const StampBackend> impl_;
 };
 
-// A scheduling hint for GPUs; the host device ignores it.
+// A scheduling hint for GPUs; the CPU device ignores it.
 enum class StreamPriority {
   normal,
   high
@@ -175,7 +175,7 @@ class Buffer {
 class ATOLL_API Device {
  public:
   // Returns the CPU as a device. Each call returns a new one with its own count of allocations.
-  static Device host();
+  static Device cpu();
   // Returns the GPU with this CUDA ordinal, with its own count of allocations; memory comes from
   // cudaMalloc. Calls restore the current CUDA device of the thread, unless that would create a
   // context on it; code that calls CUDA directly must therefore set its device first. Throws
@@ -197,7 +197,7 @@ class ATOLL_API Device {
   // Allocates uninitialised memory, aligned to 4,096 bytes (256 on a GPU). Throws
   // Error(out_of_memory) with the size.
   Buffer allocate(std::size_t bytes) const;
-  // Allocates host memory that copies to and from this device can use without blocking the host
+  // Allocates CPU memory that copies to and from this device can use without blocking the host
   // (pinned memory on a GPU). Uninitialised, aligned to 64 bytes, and not part of
   // allocated_bytes(). Throws Error(out_of_memory).
   Buffer allocate_staging(std::size_t bytes) const;

@@ -14,10 +14,10 @@
 // hosts with 8 NICs of 400 Gbit/s; times between its sizes are interpolated, and each host beyond
 // its 128 adds the steps of its ranks. For small tensors the model takes the least of this time,
 // that of NCCL's low-latency protocol (4 us per step of a ring, half of the rate) and, for
-// all_reduce, that of its tree (14 us per hop, 0.85 of the rate). all_gather and reduce_scatter over
-// one rank of each host may use NCCL's PAT, a tree of log2(n) hops (14 us per hop, 0.75 of the rate).
-// These figures are those of NCCL's src/graph/tuning.cc. Inside a host, switches that add (NVLS) may
-// compute all_reduce. Measured times replace the model where they exist.
+// all_reduce, that of its tree (14 us per hop, 0.85 of the rate). all_gather and reduce_scatter
+// over one rank of each host may use NCCL's PAT, a tree of log2(n) hops (14 us per hop, 0.75 of the
+// rate). These figures are those of NCCL's src/graph/tuning.cc. Inside a host, switches that add
+// (NVLS) may compute all_reduce. Measured times replace the model where they exist.
 #pragma once
 
 #include <cstdint>
@@ -47,18 +47,18 @@ struct MeasuredTime {
 struct ATOLL_API FabricModel {
   // Inside a host. GB/s = 1e9 bytes per second that one rank sends, at large sizes; 0: the ranks of
   // a host cannot exchange data.
-  double inside_gbyte_s = 0;
-  // inside_step_s, across_step_s and launch_s are estimates.
-  double inside_step_s = 2e-6;  // a step inside a host
+  double intra_gbyte_s = 0;
+  // intra_step_s, inter_step_s and launch_s are estimates.
+  double intra_step_s = 2e-6;  // a step inside a host
   // GB/s at which the switches of a host add in all_reduce: bytes of the tensor, at large sizes; 0:
   // they cannot add.
   double nvls_gbyte_s = 0;
   // Between hosts. GB/s of all NICs of a host together, in one direction, as the vendor states.
-  double across_gbyte_s = 0;
+  double inter_gbyte_s = 0;
   int nics = 1;  // number of NICs of a host, which its ranks share equally
   Fabric fabric = Fabric::rdma;
-  double across_step_s = 4.5e-6;  // a step of a ring between hosts
-  double launch_s = 10e-6;        // until the first byte moves
+  double inter_step_s = 4.5e-6;  // a step of a ring between hosts
+  double launch_s = 10e-6;       // until the first byte moves
   // GB/s that a host reaches at most in one direction, for a degraded fabric; 0: no such limit.
   // Shorter measured times are raised to it as well.
   double most_gbyte_s = 0;
@@ -69,7 +69,7 @@ struct ATOLL_API FabricModel {
   // while they move data. By estimate 16 blocks on 132 SMs; about a tenth of the SMs was reported
   // (pytorch/pytorch 143988).
   double compute_share = 0.12;
-  double across_compute_share = 0.12;
+  double inter_compute_share = 0.12;
   std::vector<MeasuredTime> measured{};
 
   // A text for settings. from_text() throws Error(bad_data) for any other text.
@@ -91,22 +91,22 @@ struct CollectiveShape {
 struct CollectiveTime {
   double latency_s = 0;   // before data flows
   double transfer_s = 0;  // while data flows, when nothing else uses the links
-  double inside = 0;      // share of the links inside a host that it uses, from 0 to 1
-  double across = 0;      // share of the NICs of a host that it uses, from 0 to 1
+  double intra = 0;       // share of the links inside a host that it uses, from 0 to 1
+  double inter = 0;       // share of the NICs of a host that it uses, from 0 to 1
 };
 
 ATOLL_API CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& shape);
 
-// GB/s that a host reaches in one direction with large tensors on up to 16 hosts, if nothing is wrong
-// with the fabric.
+// GB/s that a host reaches in one direction with large tensors on up to 16 hosts, if nothing is
+// wrong with the fabric.
 ATOLL_API double healthy_gbyte_s(const FabricModel& model);
 
 // A group of messages that a rank sends at the same time, as many as it receives.
 struct MessageShape {
-  std::uint64_t inside_bytes = 0;  // to ranks of its host
-  std::uint64_t across_bytes = 0;  // to ranks of other hosts
-  int hosts = 1;                   // hosts that take part
-  int sharing = 1;                 // ranks of a host that send at the same time
+  std::uint64_t intra_bytes = 0;  // to ranks of its host
+  std::uint64_t inter_bytes = 0;  // to ranks of other hosts
+  int hosts = 1;                  // hosts that take part
+  int sharing = 1;                // ranks of a host that send at the same time
 };
 ATOLL_API CollectiveTime message_time(const FabricModel& model, const MessageShape& shape);
 

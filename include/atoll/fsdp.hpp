@@ -4,7 +4,7 @@
 //
 //   fsdp::Engine engine(mesh, {.strategy = fsdp::Strategy::hybrid_shard});
 //   fsdp::Unit& block = engine.add_unit("layers.0", specs);  // specs: a ParamSpec per parameter
-//   engine.freeze({"layers.0"});                             // the order of the units in forward
+//   engine.seal({"layers.0"});                             // the order of the units in forward
 //   engine.initialize(/*seed=*/1);
 //   auto pass = engine.begin({}, compute);
 //   { auto w = pass.forward(block);  layer(x, w["weight"]); }
@@ -18,7 +18,7 @@
 // call compute.synchronize() after each scope opens and after wait_gradients(). Otherwise it reads
 // parameters and gradients that have not arrived. Options::synchronous makes these calls.
 //
-// All ranks must pass the same options, units, order and seed. The constructor, freeze(),
+// All ranks must pass the same options, units, order and seed. The constructor, seal(),
 // initialize(), begin(), add_state(), Optimizer and its functions step() and set_steps() compare
 // these values between ranks. If a value differs, every rank throws Error(mismatch), which names
 // the first difference and two ranks. If one of these calls, or a callback of assign() or visit(),
@@ -114,17 +114,17 @@ struct Options {
   // group. 1 keeps whole parameters on every rank; 0 turns partial resharding off. The number must
   // divide the size of the shard axis. It has no effect when parameters stay unsharded between
   // passes.
-  int inner_shards = 0;
+  int secondary_shards = 0;
   int prefetch = 1;        // number of units to gather ahead of compute
   int reduce_buffers = 2;  // number of buffers for the unsharded gradients of units
-  // Device bytes that the memory plan of freeze() may use, excluding optimizer and activations; 0
+  // Device bytes that the memory plan of seal() may use, excluding optimizer and activations; 0
   // means no limit.
   std::uint64_t memory_bytes = 0;
   // The engine uses these two axes of the mesh and leaves the others, such as an axis for tensor
   // parallelism, to the caller: each coordinate on the other axes has a separate engine, whose
   // ranks are Mesh::sub({axes.replicate, axes.shard}).
   EngineAxes axes{};
-  Device device = Device::host();
+  Device device = Device::cpu();
   // Name of the backend; empty means Config::backend, or else the best common backend.
   std::string backend{};
   // How many compute units of a GPU gathers may take from compute. With `none`, copy engines run
@@ -197,7 +197,7 @@ class ATOLL_API Unit {
   std::unique_ptr<UnitState> state_;
 };
 
-// The device bytes that this rank uses for each purpose. Engine::freeze() sets all members except
+// The device bytes that this rank uses for each purpose. Engine::seal() sets all members except
 // `optimizer`, to which the constructor of Optimizer and Engine::add_state() add, and
 // `activations`.
 struct ATOLL_API MemoryPlan {
@@ -207,7 +207,7 @@ struct ATOLL_API MemoryPlan {
   std::uint64_t gradients = 0;   // bytes of the f32 gradient shards
   std::uint64_t gathered = 0;    // bytes of buffers for units that are unsharded only while in use
   // Parts of parameters that partial resharding keeps after forward.
-  std::uint64_t inner_shards = 0;
+  std::uint64_t secondary_shards = 0;
   std::uint64_t whole_gradients = 0;  // bytes of unsharded gradients, as compute writes them
   // Gradient shards of one micro batch before they are added to the sum of earlier micro batches,
   // gradients cast to the type in which they are sent, partial norms, scratch of fallback
@@ -306,7 +306,7 @@ struct PassOptions {
 // unit.
 //
 // The order is the same in every pass, because the buffers that units share are planned from it at
-// freeze(). A pass that skips a unit opens and closes the scopes of this unit and writes zeros to
+// seal(). A pass that skips a unit opens and closes the scopes of this unit and writes zeros to
 // its gradients.
 //
 // An engine runs one pass at a time, because its buffers hold the units of one pass. So several
@@ -342,17 +342,17 @@ class ATOLL_API Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Declares a unit with the names and shapes of its parameters, and allocates nothing. The
-  // reference is valid as long as the engine. Throws Error(invalid_argument) after freeze(), for a
+  // reference is valid as long as the engine. Throws Error(invalid_argument) after seal(), for a
   // name that is in use, not UTF-8 or has control characters, for an impossible shape, for initial
   // values that Init does not allow.
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
-  // Completes the setup; this does not freeze parameters (see ParamSpec::trainable). Declares the
+  // Completes the setup. Declares the
   // order in which forward uses the units; backward uses the reverse order. Plans and allocates
   // every buffer. A unit may occur several times. Collective; may be called once. Throws
   // Error(not_found) for a name that no unit has, and Error(invalid_argument) for a unit that
   // `order` omits. If the plan exceeds Options::memory_bytes, throws Error(invalid_argument) that
   // shows the plan, before anything is allocated.
-  void freeze(const std::vector<std::string>& order);
+  void seal(const std::vector<std::string>& order);
 
   // Functions that write parameters (initialize, assign, refresh, and load() of checkpoint.hpp)
   // throw Error(invalid_argument) while a pass is in progress. So do functions that read all
@@ -381,7 +381,7 @@ class ATOLL_API Engine {
   // views are valid as long as the engine, so a caller may keep them.
   std::vector<Segment> segments() const;
 
-  // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open;
+  // Begins a pass. Throws Error(invalid_argument) before seal(), and while another pass is open;
   // the message then names that pass. Throws it as well while the parameters have no values. Stream
   // and engine must outlive the pass.
   //
@@ -399,12 +399,12 @@ class ATOLL_API Engine {
   //
   // If parameters are sharded, the ranks also compare PassOptions::kind in the first pass of an
   // engine. If ranks pass different kinds later, the first gather of that pass fails; over NCCL and
-  // MPI it fails at Config::timeout. Without shards an evaluation pass communicates nothing, so some
-  // ranks may evaluate alone.
+  // MPI it fails at Config::timeout. Without shards an evaluation pass communicates nothing, so
+  // some ranks may evaluate alone.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes the stream `compute` wait until every gradient shard is final. With Options::synchronous,
   // blocks until then. May be called several times for the same gradients, also for several
-  // streams. Throws Error(invalid_argument) before freeze(), and unless all scopes of all micro
+  // streams. Throws Error(invalid_argument) before seal(), and unless all scopes of all micro
   // batches of a step have ended.
   void wait_gradients(Stream& compute);
   // For callers that write their optimizer themselves. After the last micro batch, a step calls
@@ -413,7 +413,7 @@ class ATOLL_API Engine {
   // to the compute dtype; the next gathers wait for these copies. Without this call, compute reads
   // old parameters; the engine logs a warning once, if a step begins after wait_gradients() but
   // without parameters_changed(). Several optimizers may do this for the same gradients, if each
-  // updates other parameters. Throws Error(invalid_argument) before freeze(), during a pass until
+  // updates other parameters. Throws Error(invalid_argument) before seal(), during a pass until
   // its last scope has ended, and after the last micro batch of a step without wait_gradients():
   // the work would read sums that are not complete. Work that reads gradients without either call
   // is not noticed.
@@ -421,15 +421,15 @@ class ATOLL_API Engine {
   // Adds a state, such as "momentum", for an optimizer of the caller: memory of the engine with one
   // f32 for each element of every Segment::gradient, zero at first. save() and load() of
   // checkpoint.hpp include it, on any number of shards. `name` may contain letters, digits, '_',
-  // '-' and '.'. Collective. Blocks. Throws Error(invalid_argument) before freeze(), and for a name
+  // '-' and '.'. Collective. Blocks. Throws Error(invalid_argument) before seal(), and for a name
   // that is not allowed or already in use; Error(out_of_memory) on all ranks if one lacks memory.
   void add_state(std::string_view name);
   // Adds a state that is not elementwise, such as the means of rows and columns of Adafactor: f32
   // memory with elements(unit, param) elements for each trainable parameter, zero at first. Each
   // rank with a segment of the parameter holds the whole state, and the optimizer must write the
   // same values to it on these ranks: save() takes the state of the rank with the first element of
-  // the parameter, and load() fills it on all of them. `elements` must return the same number on all
-  // ranks, and in the job that loads: at most 2^44, the f32 of 64 TiB.
+  // the parameter, and load() fills it on all of them. `elements` must return the same number on
+  // all ranks, and in the job that loads: at most 2^44, the f32 of 64 TiB.
   void add_state(std::string_view name,
                  const std::function<std::uint64_t(const Unit&, const ParamSpec&)>& elements);
   // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a
@@ -450,7 +450,7 @@ class ATOLL_API Engine {
   // such as for a norm over all shards.
   const Axis& shard_axis() const noexcept;
   std::string_view backend() const noexcept;
-  // Returns the memory plan of this rank, which is complete after freeze(). The caller may set
+  // Returns the memory plan of this rank, which is complete after seal(). The caller may set
   // MemoryPlan::activations.
   MemoryPlan& memory() noexcept;
   Scheduler& scheduler() noexcept;
@@ -458,7 +458,8 @@ class ATOLL_API Engine {
   // sends: whole tensors on the shard axis, this rank's shards on the replicate axis.
   struct Traffic {
     std::uint64_t shard_bytes = 0;
-    std::uint64_t inner_bytes = 0;  // bytes gathered inside groups of Options::inner_shards ranks
+    std::uint64_t secondary_bytes =
+        0;  // bytes gathered inside groups of Options::secondary_shards ranks
     std::uint64_t replicate_bytes = 0;
   };
   Traffic traffic() const noexcept;

@@ -65,13 +65,13 @@ ATOLL_API std::vector<RankSite> locate_ranks(const Topology& topology, World& wo
 class ATOLL_API Mesh {
  public:
   // Plans a mesh with plan_mesh(). It shards inside islands or hosts, whichever are larger, and
-  // replicates across them, so that gathers use the fastest links. With `options.inner` above 1 the
-  // mesh has a third axis, "tensor", of neighbouring ranks inside one island. If
+  // replicates across them, so that gathers use the fastest links. With `options.tensor` above 1
+  // the mesh has a third axis, "tensor", of neighbouring ranks inside one island. If
   // `options.emulated_islands` is 0, Config::islands applies. All ranks must pass equal options;
   // otherwise all throw Error(mismatch), which names the option. Collective. Throws the errors of
   // plan_mesh().
   static Mesh plan(const Topology& topology, World& world, MeshPlanOptions options = {});
-  // Makes the mesh of an existing plan: replicate x shard, and with an inner axis replicate x shard
+  // Makes the mesh of an existing plan: replicate x shard, and with a tensor axis replicate x shard
   // x tensor. Collective. All ranks throw the same error: Error(mismatch) if ranks passed different
   // plans, and Error(invalid_argument) unless the sizes multiply to the size of the World and the
   // plan's order holds every rank once.

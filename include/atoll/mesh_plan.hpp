@@ -52,9 +52,9 @@ ATOLL_API std::vector<RankSite> fill_hosts(const Topology& topology, int count);
 struct MeshPlan {
   int replicate = 1;
   int shard = 1;
-  int inner = 1;  // size of the innermost axis, "tensor", which is for tensor parallelism
+  int tensor = 1;  // size of the innermost axis, "tensor", which is for tensor parallelism
   // Ranks in mesh order, the last axis varying fastest: the rank at (r, s, i) is
-  // order[(r * shard + s) * inner + i].
+  // order[(r * shard + s) * tensor + i].
   std::vector<int> order;
   std::vector<int> left_out;  // ranks without which the job would run faster
   std::string why;            // explanation of the choice of the mesh, for people
@@ -63,7 +63,7 @@ struct MeshPlan {
 
 struct MeshPlanOptions {
   int emulated_islands = 0;  // number of equal islands to emulate, in rank order; 0 emulates none
-  int inner = 1;             // size of the mesh's innermost axis
+  int tensor = 1;            // size of the mesh's innermost axis
   // With `params`, plan_mesh() shards over the smallest of island, host and k islands whose memory
   // holds the sharded state of the model.
   std::optional<double> params = {};            // number of parameters of the model
@@ -82,7 +82,7 @@ struct MeshPlanOptions {
 // list is treated as a host without GPUs.
 //
 // Throws Error(invalid_argument) when `ranks` is empty, for a GPU that the topology does not list,
-// when the emulated islands or `inner` do not divide the ranks, and when no candidate holds the
+// when the emulated islands or `tensor` do not divide the ranks, and when no candidate holds the
 // model; the message then states how much memory is missing.
 ATOLL_API MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
                              const MeshPlanOptions& options = {});
@@ -123,11 +123,11 @@ ATOLL_API GroupRate group_rate(const Topology& topology, const std::vector<RankS
 // rank on all hosts, while the groups of all local ranks communicate at once. Each is the rate of
 // the slowest group of its kind.
 struct LevelRates {
-  GroupRate inside{}, across{};
-  bool are_known() const noexcept { return inside.is_known() && across.is_known(); }
-  // Seconds of a collective in two levels, over hosts with `inner` ranks each.
-  double seconds(double bytes, int ranks, int inner) const noexcept {
-    return across.seconds(bytes / inner, ranks / inner) + inside.seconds(bytes, inner);
+  GroupRate intra{}, inter{};
+  bool are_known() const noexcept { return intra.is_known() && inter.is_known(); }
+  // Seconds of a collective in two levels, over hosts with `tensor` ranks each.
+  double seconds(double bytes, int ranks, int per_host) const noexcept {
+    return inter.seconds(bytes / per_host, ranks / per_host) + intra.seconds(bytes, per_host);
   }
 };
 

@@ -76,7 +76,7 @@ struct ParamSettings {
 // beta1, beta2, decay and groups of `options` to the parameters. Returns the settings of each
 // parameter, in the order of Engine::units() and their parameters. save() and load() of
 // checkpoint.hpp then record and compare these settings, as they do for an Optimizer. Collective
-// over all ranks of the engine. Blocks. Throws Error(invalid_argument) before Engine::freeze(), for
+// over all ranks of the engine. Blocks. Throws Error(invalid_argument) before Engine::seal(), for
 // a setting out of range, and for a group whose pattern matches no parameter, and Error(mismatch)
 // if ranks pass different options.
 ATOLL_API std::vector<ParamSettings> use_groups(Engine& engine, const OptimizerOptions& options);
@@ -119,7 +119,7 @@ enum class StepResult {
 class ATOLL_API Optimizer {
  public:
   // Collective over all ranks of the engine. The engine must outlive the optimizer. Throws
-  // Error(invalid_argument) before Engine::freeze(), while the engine has another optimizer, for
+  // Error(invalid_argument) before Engine::seal(), while the engine has another optimizer, for
   // invalid options, and for a group whose pattern matches no parameter.
   Optimizer(Engine& engine, OptimizerOptions options = {});
   Optimizer(Optimizer&&) noexcept;

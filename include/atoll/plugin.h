@@ -16,15 +16,16 @@
  * which any thread may call at any time before close(). Different communicators may be used from
  * different threads at the same time.
  *
- * Execution on host memory. Core calls submit() on the thread that executes the stream. submit()
+ * Execution on CPU memory. Core calls submit() on the thread that executes the stream. submit()
  * returns when the operation is complete on this rank. While it waits, it checks regularly whether
  * abort() was called and whether the deadline has passed.
  *
  * Execution on CUDA memory. Core calls submit() on the caller's thread and passes the stream.
  * submit() may wait for connections but never for data. It returns after the work is launched.
  *
- * Execution on virtual memory. Core calls submit() on the caller's thread. submit() moves nothing:
- * it fills in atoll_operation.cost, and core lets the operation take this time on its stream.
+ * Execution on simulated memory. Core calls submit() on the caller's thread. submit() moves
+ * nothing: it fills in atoll_operation.cost, and core lets the operation take this time on its
+ * stream.
  */
 #ifndef ATOLL_PLUGIN_H
 #define ATOLL_PLUGIN_H
@@ -81,9 +82,9 @@ enum { /* atoll_reduce_op: operator of a reduction */
 };
 
 enum { /* atoll_memory: kind of memory that holds src and dst */
-  ATOLL_MEMORY_HOST = 0,
+  ATOLL_MEMORY_CPU = 0,
   ATOLL_MEMORY_CUDA = 1,
-  ATOLL_MEMORY_VIRTUAL = 2 /* of a simulated device: an address without memory */
+  ATOLL_MEMORY_SIMULATED = 2 /* of a simulated device: an address without memory */
 };
 
 enum { /* atoll_collective_kind: kind of an operation */
@@ -115,7 +116,7 @@ enum { /* checksums of the data that a backend sends to other hosts */
   ATOLL_CHECKSUM_CRC32C = 1
 };
 
-enum { /* severity levels of atoll_host.log */
+enum { /* severity levels of atoll_core.log */
   ATOLL_LOG_TRACE = 0,
   ATOLL_LOG_DEBUG = 1,
   ATOLL_LOG_INFO = 2,
@@ -144,7 +145,7 @@ typedef struct atoll_reduction {
 } atoll_reduction;
 
 /* Functions that core offers to a backend. They stay valid until shutdown() has returned. */
-typedef struct atoll_host {
+typedef struct atoll_core {
   size_t size;
   void* ctx; /* first argument of every function below */
   void (*log)(void* ctx, int32_t level, const char* message);
@@ -154,7 +155,7 @@ typedef struct atoll_host {
    * and "/" are deleted when every rank has closed the group. */
   atoll_status (*put)(void* ctx, const char* key, const void* value, size_t n);
   atoll_status (*get)(void* ctx, const char* key, void* value, size_t* n, int64_t timeout_ns);
-  /* Performs a reduction of host memory with vector instructions. */
+  /* Performs a reduction of CPU memory with vector instructions. */
   atoll_status (*reduce)(void* ctx, const atoll_reduction* reduction);
   /* Copies memory like memcpy(). Nonzero `streaming` allows non-temporal stores. */
   void (*copy)(void* ctx, void* dst, const void* src, size_t bytes, int32_t streaming);
@@ -166,17 +167,17 @@ typedef struct atoll_host {
   /* Stores in `value` which ports of RDMA adapters this rank should use by the topology of its
    * host, and the reason: "DEVICE,DEVICE:PORT\nREASON"; port 1 is not written. The list is empty if
    * the topology shows no active adapter. `device` is the CUDA ordinal of the GPU whose memory the
-   * adapters move; -1: host memory. Sizes are those of get(). Discovers the host at every call,
+   * adapters move; -1: CPU memory. Sizes are those of get(). Discovers the host at every call,
    * which may take seconds. */
   atoll_status (*adapters)(void* ctx, int32_t device, char* value, size_t* n);
-} atoll_host; /* append new members at the end */
+} atoll_core; /* append new members at the end */
 
 /* Where one rank of a communicator runs. */
 typedef struct atoll_placement {
   size_t size;
   int32_t world_rank;
   int32_t host;        /* ranks with equal numbers share memory */
-  int32_t device;      /* CUDA ordinal of the caller's GPU; -1 on host memory and for other ranks */
+  int32_t device;      /* CUDA ordinal of the caller's GPU; -1 on CPU memory and for other ranks */
   const char* address; /* address of the rank's host, for connections from other hosts */
   /* One address per rail (network) of the rank, separated by single spaces; the first is `address`.
    * Rail i is the same network on all ranks. NULL or "" means that `address` is the only rail. */
@@ -216,16 +217,17 @@ typedef struct atoll_group {
   /* The user's settings of RDMA as words NAME=VALUE separated by spaces, which the README of the
    * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
   const char* rdma;
-  const char* links; /* the model of the links of a simulated device, as text; NULL: a real device */
+  const char*
+      links; /* the model of the links of a simulated device, as text; NULL: a real device */
 } atoll_group;
 
-/* The time that an operation on virtual memory takes. Shares are from 0 to 1. */
+/* The time that an operation on simulated memory takes. Shares are from 0 to 1. */
 typedef struct atoll_cost {
   size_t size;
   double latency_s; /* seconds before data flows */
   double seconds;   /* seconds during which data flows when nothing else uses the links */
-  double inside;    /* share of the links inside a host that it uses while data flows */
-  double across;    /* share of the links of a host to other hosts */
+  double intra;     /* share of the links inside a host that it uses while data flows */
+  double inter;     /* share of the links of a host to other hosts */
   double compute;   /* share of the compute units of the device */
 } atoll_cost;
 
@@ -252,7 +254,7 @@ typedef struct atoll_operation {
   void* dst;
   uint64_t count;
   uint64_t sequence;      /* index of this operation on this communicator, from 0 */
-  void* stream;           /* cudaStream_t; NULL on host memory */
+  void* stream;           /* cudaStream_t; NULL on CPU memory */
   int64_t timeout_ns;     /* time limit, from the call of submit() */
   const uint64_t* counts; /* _v forms only: one count per rank, equal on all ranks except in
                              all_to_all_v */
@@ -260,7 +262,7 @@ typedef struct atoll_operation {
                     between ranks; 1 for all other operations and on GPU memory */
   const uint64_t* recv_counts; /* all_to_all_v only: one count per rank; recv_counts[r] is the
                                   number of elements that rank r sends to this rank */
-  atoll_cost* cost; /* on virtual memory, submit() moves no data and fills in this cost; NULL on
+  atoll_cost* cost;  /* on simulated memory, submit() moves no data and fills in this cost; NULL on
                        other memory */
   const char* label; /* purpose, such as the name of a tensor; equal on all ranks, so a backend may
                         compare it; NULL: none */
@@ -275,11 +277,11 @@ typedef struct atoll_backend {
   /* Returns the backend's preference; core opens the backend with the largest one. Returns 0 if the
    * backend is unusable in this process; last_error(NULL) then returns the reason. Not collective.
    * Must be cheap, because core calls probe() before every open(), and tools call it as well. */
-  int32_t (*probe)(const atoll_host* host, const atoll_group* world);
+  int32_t (*probe)(const atoll_core* core, const atoll_group* world);
   /* Returns 1 if communicators of this backend support the operation, else 0. */
   int32_t (*capability)(int32_t kind, int32_t dtype, int32_t op, int32_t memory);
   /* Opens a communicator. Collective over the group. All ranks open groups in the same order. */
-  atoll_status (*open)(const atoll_host* host, const atoll_group* group, atoll_comm** out);
+  atoll_status (*open)(const atoll_core* core, const atoll_group* group, atoll_comm** out);
   /* Performs `n` operations as one group: the sends and receives of a group cannot deadlock each
    * other, and its collectives run in order. */
   atoll_status (*submit)(atoll_comm* comm, atoll_operation* const* operations, int32_t n);

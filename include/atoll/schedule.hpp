@@ -75,12 +75,12 @@ inline constexpr std::uint64_t default_bucket_bytes = std::uint64_t{32} << 20;
 // The three kinds of traffic in sharded training. Each lane has its own stream and communicator, so
 // that a late reduction never delays a gather. On devices with stream priorities, `gather` and
 // `reduce` have a higher priority than compute, since compute waits for the next gather and for the
-// memory that reductions free; `outer` has the priority of compute, since only the optimizer waits
-// for this lane.
+// memory that reductions free; `replicate` has the priority of compute, since only the optimizer
+// waits for this lane.
 enum class Lane {
-  gather,  // all-gathers over the shard axis or over groups inside it
-  reduce,  // reduce-scatters over the shard axis
-  outer    // all-reduces over the replicate axis
+  gather,    // all-gathers over the shard axis or over groups inside it
+  reduce,    // reduce-scatters over the shard axis
+  replicate  // all-reduces over the replicate axis
 };
 
 // An event on a lane that also records how many collectives were issued before it, so that a wait
@@ -108,19 +108,19 @@ enum class Recording {
 };
 
 struct SchedulerOptions {
-  Device device = Device::host();
-  // The group of ranks inside the shard axis that all_gather_inner() uses; empty when there is no
-  // inner group.
-  Axis inner{};
+  Device device = Device::cpu();
+  // The group of ranks inside the shard axis that all_gather_secondary() uses; empty when there is
+  // no secondary group.
+  Axis secondary{};
   // Name of the backend; empty means Config::backend, or else the best common backend.
   std::string backend{};
-  // An axis of all ranks that construct a scheduler together. If it is set, the communicators of the
-  // lanes on GPUs are split from one communicator of these ranks. If it is empty, each communicator
-  // bootstraps separately.
+  // An axis of all ranks that construct a scheduler together. If it is set, the communicators of
+  // the lanes on GPUs are split from one communicator of these ranks. If it is empty, each
+  // communicator bootstraps separately.
   Axis root{};
-  // How many compute units of a GPU gathers may take from compute, and how many the lanes reduce and
-  // outer. Sums of a backend need some. Sums that the library builds, because the backend lacks
-  // them, first exchange data, which copy engines can do: `none` suits them.
+  // How many compute units of a GPU gathers may take from compute, and how many the lanes reduce
+  // and replicate. Sums of a backend need some. Sums that the library builds, because the backend
+  // lacks them, first exchange data, which copy engines can do: `none` suits them.
   ComputeUnits gather_units = ComputeUnits::none;
   ComputeUnits reduce_units = ComputeUnits::few;
 };
@@ -135,7 +135,7 @@ struct SchedulerOptions {
 // Dtypes, shapes, aliasing rules and errors are those of Communicator, and every call of a
 // Scheduler that was moved from throws Error(invalid_argument). Reductions sum; they never average.
 // On an axis of one rank a collective is a copy, or nothing if src and dst are the same. `label`
-// names an operation in take_records(), such as a unit; ranks on host memory compare it.
+// names an operation in take_records(), such as a unit; ranks on CPU memory compare it.
 class ATOLL_API Scheduler {
  public:
   // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means
@@ -150,14 +150,14 @@ class ATOLL_API Scheduler {
   // Gathers over the shard axis, on the lane `gather`.
   [[nodiscard]] Work all_gather(ConstView src, View dst, const Event& after,
                                 std::string_view label = {});
-  // Gathers over SchedulerOptions::inner, on the lane `gather`. Throws Error(invalid_argument) if
-  // the scheduler has no inner group.
-  [[nodiscard]] Work all_gather_inner(ConstView src, View dst, const Event& after,
-                                      std::string_view label = {});
+  // Gathers over SchedulerOptions::secondary, on the lane `gather`. Throws Error(invalid_argument)
+  // if the scheduler has no secondary group.
+  [[nodiscard]] Work all_gather_secondary(ConstView src, View dst, const Event& after,
+                                          std::string_view label = {});
   // Sums over the shard axis, on the lane `reduce`.
   [[nodiscard]] Work reduce_scatter(ConstView src, View dst, const Event& after,
                                     std::string_view label = {});
-  // Sums over the replicate axis in place, on the lane `outer`.
+  // Sums over the replicate axis in place, on the lane `replicate`.
   [[nodiscard]] Work all_reduce(View data, const Event& after, std::string_view label = {});
   // Enqueues local work, such as a cast, in order on a lane. The returned event happens when the
   // work is complete.
@@ -187,7 +187,7 @@ class ATOLL_API Scheduler {
 
   // Returns the bytes of device memory that a sum on a lane needs besides its buffers when the
   // library builds the sum from other collectives; 0 on the lane `gather`. `count` is the number of
-  // elements of dst on the lane `reduce`, and of data on the lane `outer`.
+  // elements of dst on the lane `reduce`, and of data on the lane `replicate`.
   std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
   // Allocates `bytes` of scratch memory for a lane in advance, as Communicator::reserve_scratch()
   // does; does nothing if its axis has one rank.
@@ -201,8 +201,8 @@ class ATOLL_API Scheduler {
   int replicate_count() const;
   int shard_index() const;
   int replicate_index() const;
-  // Returns the backend of the lane `gather`; if its axis has one rank, that of the lane `outer`;
-  // "none" if both axes have one rank.
+  // Returns the backend of the lane `gather`; if its axis has one rank, that of the lane
+  // `replicate`; "none" if both axes have one rank.
   std::string_view backend() const;
   void synchronize();  // blocks until all lanes are idle; throws the first failure
 

@@ -33,8 +33,8 @@ namespace atoll_v1::atoll::simulated {
 struct Use {
   double compute = 0;  // compute units, such as the SMs of a GPU
   double memory = 0;   // bandwidth of the device's memory
-  double inside = 0;   // links inside a host
-  double across = 0;   // links to other hosts
+  double intra = 0;    // links inside a host
+  double inter = 0;    // links to other hosts
 };
 
 struct TimedWork {

@@ -35,7 +35,7 @@ struct TraceRecord {
   std::int64_t end_ns = 0;
   // Only records of collectives set the following members.
   std::uint64_t bytes = 0;     // bytes of the whole tensor, as after a gather or before a reduction
-  std::string axis{};          // name of the axis: "shard", "inner" or "replicate"
+  std::string axis{};          // name of the axis: "shard", "secondary" or "replicate"
   int ranks = 1;               // number of ranks on the axis
   std::int64_t waited_ns = 0;  // part of the span during which compute waited for the collective
 };

@@ -182,7 +182,7 @@ class ATOLL_API World {
   [[nodiscard]] Subscription on_failure(std::function<void(const Error&)> callback);
 
  private:
-  friend struct WorldInternals;  // this class is defined in src/core/world_internals.hpp
+  friend struct WorldInternals;  // this class is defined in src/world/world_internals.hpp
   struct ATOLL_LOCAL Impl;
   ATOLL_LOCAL explicit World(std::unique_ptr<Impl> impl);
   ATOLL_LOCAL Impl& impl() const;                      // throws if this World has been moved

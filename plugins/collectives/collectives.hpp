@@ -1,4 +1,4 @@
-// Declares the collectives on host memory. Each is implemented in a file of its name, and runs over
+// Declares the collectives on CPU memory. Each is implemented in a file of its name, and runs over
 // any Transport.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace atoll_collectives {
 // performs the operations. Consecutive sends and receives progress together; collectives run in
 // order. After an exception from submit() the group must not be used again.
 void check(const Group& group, std::span<atoll_operation* const> operations);
-void submit(Group& group, std::span<atoll_operation* const> operations);
+void perform(Group& group, std::span<atoll_operation* const> operations);
 
 // The functions below perform one collective each. Their arguments must have passed check().
 void all_gather(Group& group,

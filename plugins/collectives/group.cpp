@@ -52,7 +52,7 @@ bool has_slow_last_level() {
 
 void Group::reduce(const atoll_reduction& reduction) const {
   if (reduction.count == 0) return;
-  const auto status = host.reduce(host.ctx, &reduction);
+  const auto status = core.reduce(core.ctx, &reduction);
   if (status != ATOLL_OK) {
     throw Error(status, fmt::format("the reduction kernel of libatoll failed for {} {} elements",
                                     reduction.count, dtype_name(reduction.dtype)));

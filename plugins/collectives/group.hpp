@@ -46,8 +46,8 @@ struct Slice {
 // (null if this rank is alone on its host), and the Group, which it passes to the functions of
 // collectives.hpp.
 struct Group {
-  Group(const atoll_host& host_, const atoll_group& group, Team& team_, ShmTransport* shm)
-      : host(host_),
+  Group(const atoll_core& core_, const atoll_group& group, Team& team_, ShmTransport* shm)
+      : core(core_),
         team(team_),
         layout(layout_of(group)),
         tuning(group, layout),
@@ -66,7 +66,7 @@ struct Group {
   // Copies `bytes` from `src` to `dst` with libatoll's copy kernel; does nothing if `dst` equals
   // `src`. Nonzero `streaming` requests non-temporal stores.
   void copy(std::byte* dst, const std::byte* src, std::size_t bytes, int streaming) const {
-    if (bytes > 0 && dst != src) host.copy(host.ctx, dst, src, bytes, streaming);
+    if (bytes > 0 && dst != src) core.copy(core.ctx, dst, src, bytes, streaming);
   }
   // Runs libatoll's reduction kernel. Throws Error if the kernel fails.
   void reduce(const atoll_reduction& reduction) const;
@@ -74,10 +74,10 @@ struct Group {
   // next call of scratch().
   std::span<std::byte> scratch(std::size_t bytes) { return scratch_.get(bytes); }
 
-  // Returns 1 if an operation should use non-temporal stores, otherwise 0. `bytes` is the total that
-  // the ranks of this host read and write. If this working set exceeds the caches, a cached store
-  // would first read the line that it overwrites. In-place operations should always use cached
-  // stores, because the lines that they write are already in the cache.
+  // Returns 1 if an operation should use non-temporal stores, otherwise 0. `bytes` is the total
+  // that the ranks of this host read and write. If this working set exceeds the caches, a cached
+  // store would first read the line that it overwrites. In-place operations should always use
+  // cached stores, because the lines that they write are already in the cache.
   int streaming(std::size_t bytes) const;
 
   // Adds an offer, which is a range that the rank `local` lets other ranks of its host copy, to the
@@ -86,7 +86,7 @@ struct Group {
     offers[static_cast<std::size_t>(local)].push_back(one);
   }
 
-  const atoll_host& host;
+  const atoll_core& core;
   Team& team;
   Layout layout;
   Tuning tuning;

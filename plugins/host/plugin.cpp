@@ -1,6 +1,6 @@
-// Defines the C table of the host backend, and opens the TCP transport of a communicator. Every rank
-// creates a listening socket per rail and publishes the ports in the store under the group's id.
-// Ranks connect on demand (tcp_rendezvous.hpp).
+// Defines the C table of the host backend, and opens the TCP transport of a communicator. Every
+// rank creates a listening socket per rail and publishes the ports in the store under the group's
+// id. Ranks connect on demand (tcp_rendezvous.hpp).
 #include <fmt/format.h>
 
 #include <chrono>
@@ -71,11 +71,11 @@ std::unique_ptr<Rendezvous> listen(const atoll_group& group) {
 }
 
 // Returns a function that reads where a rank listens. It outlives the group.
-TcpTransport::Lookup lookup(const atoll_host& host, const atoll_group& group, const Team& team) {
-  return [host = &host, id = std::string(group.id), team = &team](int rank) {
+TcpTransport::Lookup lookup(const atoll_core& core, const atoll_group& group, const Team& team) {
+  return [core = &core, id = std::string(group.id), team = &team](int rank) {
     std::string value;
     const auto limit = std::chrono::nanoseconds(lookup_limit).count();
-    const auto status = atoll_collectives::read(*host, id + "/" + key(rank), limit, value);
+    const auto status = atoll_collectives::read(*core, id + "/" + key(rank), limit, value);
     if (status == ATOLL_TIMEOUT) return Contact();
     const auto who = team->describe(rank);
     if (status != ATOLL_OK) {
@@ -86,32 +86,32 @@ TcpTransport::Lookup lookup(const atoll_host& host, const atoll_group& group, co
 }
 
 // Returns a function that publishes that this rank has closed.
-std::function<void()> retract(const atoll_host& host, const atoll_group& group, const Team& team) {
-  return [host = &host, path = fmt::format("{}/{}", group.id, key(team.rank))] {
+std::function<void()> retract(const atoll_core& core, const atoll_group& group, const Team& team) {
+  return [core = &core, path = fmt::format("{}/{}", group.id, key(team.rank))] {
     // A store that fails belongs to a job that has failed, and then nobody looks.
-    host->put(host->ctx, path.c_str(), closed.data(), closed.size());
+    core->put(core->ctx, path.c_str(), closed.data(), closed.size());
   };
 }
 
-std::unique_ptr<Transport> open_tcp(const atoll_host& host, const atoll_group& group,
+std::unique_ptr<Transport> open_tcp(const atoll_core& core, const atoll_group& group,
                                     const Team& team, const GroupStore& store) {
   auto rendezvous = listen(group);
   store.put(key(team.rank), fmt::format("{}", fmt::join(rendezvous->ports(), " ")));
   return std::make_unique<TcpTransport>(
-      std::move(rendezvous), lookup(host, group, team),
-      TcpTransport::Options{checksum_of(group), cut_of(group), retract(host, group, team)});
+      std::move(rendezvous), lookup(core, group, team),
+      TcpTransport::Options{checksum_of(group), cut_of(group), retract(core, group, team)});
 }
 
-struct HostComm : atoll_collectives::Comm {
-  using Comm::Comm;
+struct HostBackend : atoll_collectives::HostCommunicator {
+  using HostCommunicator::HostCommunicator;
   // Returns the preference of this backend, by which the library chooses among usable backends.
   static std::int32_t probe(const atoll_group& /*world*/) { return 100; }
-  static std::unique_ptr<HostComm> open(const atoll_host& host, const atoll_group& group) {
-    return std::make_unique<HostComm>(host, group, open_tcp);
+  static std::unique_ptr<HostBackend> open(const atoll_core& core, const atoll_group& group) {
+    return std::make_unique<HostBackend>(core, group, open_tcp);
   }
 };
 
-constexpr atoll_backend table = atoll_collectives::table_of<HostComm>("host");
+constexpr atoll_backend table = atoll_collectives::table_of<HostBackend>("host");
 
 }  // namespace
 

@@ -31,7 +31,7 @@ constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 16;
 // Compares where the ranks have their data: returns the location that all ranks have in common, or
 // `mixed` if the ranks differ. Collective over the communicator. A rank without data passes
 // `mixed`, which agrees with any location.
-Sources agree(Comm& comm, Sources own) {
+Sources agree(MpiCommunicator& comm, Sources own) {
   // words[0] is 1 if this rank's data can count as `in_place`, and words[1] is 1 if it can count as
   // `elsewhere`; both are 1 if the rank has no data. words[2] and words[3] receive the minimum over
   // all ranks. The words are in scratch memory, because MPI may still access them after an aborted
@@ -48,7 +48,8 @@ Sources agree(Comm& comm, Sources own) {
 
 // Gathers a block of counts[r] elements from each rank r by messages between all pairs of ranks.
 // Unlike MPI's calls, this supports any size, and some ranks may be in place while others are not.
-void exchange_messages(Comm& comm, const atoll_operation& operation, const std::uint64_t* counts) {
+void exchange_messages(MpiCommunicator& comm, const atoll_operation& operation,
+                       const std::uint64_t* counts) {
   const std::size_t element = dtype_size(operation.dtype);
   std::vector<atoll_operation> messages;
   auto* block = static_cast<std::byte*>(operation.dst);
@@ -72,7 +73,7 @@ void exchange_messages(Comm& comm, const atoll_operation& operation, const std::
 
 }  // namespace
 
-void all_gather(Comm& comm, const atoll_operation& operation) {
+void all_gather(MpiCommunicator& comm, const atoll_operation& operation) {
   const std::uint64_t bytes = operation.count * dtype_size(operation.dtype);
   const Block block(comm.session(), bytes);
   const void* src = operation.src;
@@ -95,7 +96,7 @@ void all_gather(Comm& comm, const atoll_operation& operation) {
 }
 
 // Uses messages between all pairs of ranks if the data exceeds MPI's int counts and displacements.
-void all_gather_v(Comm& comm, const atoll_operation& operation) {
+void all_gather_v(MpiCommunicator& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
   const std::uint64_t total = operation.count * element;
   if (total > std::numeric_limits<int>::max()) {

@@ -7,16 +7,17 @@
 
 namespace atoll_mpi {
 
-void barrier(Comm& comm, const atoll_operation& operation);
-void broadcast(Comm& comm, const atoll_operation& operation);
-void all_gather(Comm& comm, const atoll_operation& operation);
-void reduce_scatter(Comm& comm, const atoll_operation& operation);  // also does reduce_scatter_v
-void all_reduce(Comm& comm, const atoll_operation& operation);
-void reduce(Comm& comm, const atoll_operation& operation);
-void all_to_all(Comm& comm, const atoll_operation& operation);
-void gather(Comm& comm, const atoll_operation& operation);
-void scatter(Comm& comm, const atoll_operation& operation);
-void all_gather_v(Comm& comm, const atoll_operation& operation);
+void barrier(MpiCommunicator& comm, const atoll_operation& operation);
+void broadcast(MpiCommunicator& comm, const atoll_operation& operation);
+void all_gather(MpiCommunicator& comm, const atoll_operation& operation);
+void reduce_scatter(MpiCommunicator& comm,
+                    const atoll_operation& operation);  // also does reduce_scatter_v
+void all_reduce(MpiCommunicator& comm, const atoll_operation& operation);
+void reduce(MpiCommunicator& comm, const atoll_operation& operation);
+void all_to_all(MpiCommunicator& comm, const atoll_operation& operation);
+void gather(MpiCommunicator& comm, const atoll_operation& operation);
+void scatter(MpiCommunicator& comm, const atoll_operation& operation);
+void all_gather_v(MpiCommunicator& comm, const atoll_operation& operation);
 
 // Where messages come from: calls of send and recv (`own`), or a collective that is built from
 // messages (`of_collective`).
@@ -25,7 +26,7 @@ enum class Messages {
   of_collective
 };
 // Performs all sends and receives of a group at the same time, and returns when all are complete.
-void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations,
+void send_recv(MpiCommunicator& comm, const std::vector<const atoll_operation*>& operations,
                Messages whose = Messages::own);
 
 // Returns the number of elements in the block of `rank`.
@@ -33,7 +34,7 @@ inline std::uint64_t count_of(const atoll_operation& operation, int rank) {
   return is_uneven(operation.kind) ? operation.counts[rank] : operation.count;
 }
 // Returns the address of this rank's block in a buffer that holds the blocks of all ranks.
-inline const std::byte* own_block(const Comm& comm, const atoll_operation& operation,
+inline const std::byte* own_block(const MpiCommunicator& comm, const atoll_operation& operation,
                                   const void* buffer) {
   std::uint64_t before = 0;  // number of elements in the blocks of lower ranks
   for (int rank = 0; rank < comm.rank(); ++rank) before += count_of(operation, rank);

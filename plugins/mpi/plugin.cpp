@@ -12,7 +12,7 @@ void shutdown(int32_t failed) {
 }
 
 constexpr atoll_backend table = [] {
-  atoll_backend backend = table_of<Comm>("mpi");
+  atoll_backend backend = table_of<MpiCommunicator>("mpi");
   backend.shutdown = shutdown;
   return backend;
 }();

@@ -18,7 +18,7 @@ constexpr std::uint64_t large_piece =
 // MPI requires that all ranks pass MPI_IN_PLACE or none (Open MPI 4.1 selects a different algorithm
 // for it), and a rank does not know whether the data of other ranks is in place. MPI_IN_PLACE is
 // therefore never passed: data that is in place, or that has a factor, is sent from scratch memory.
-void all_reduce(Comm& comm, const atoll_operation& operation) {
+void all_reduce(MpiCommunicator& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
   const std::uint64_t piece = packed_bytes / element;
   const auto* src = static_cast<const std::byte*>(operation.src);
@@ -42,7 +42,7 @@ void all_reduce(Comm& comm, const atoll_operation& operation) {
 // Data that has a factor is first multiplied by it: on the root into dst, on other ranks into
 // scratch memory. Large data is reduced with MPI_Iallreduce in pieces of `large_piece`, because
 // Open MPI's MPI_Ireduce takes many times as long as MPI_Iallreduce for data of 1 MiB and more.
-void reduce(Comm& comm, const atoll_operation& operation) {
+void reduce(MpiCommunicator& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
   const bool on_all = operation.count * element > most_for_reduce;
   const std::uint64_t piece = (on_all ? large_piece : piece_bytes) / element;

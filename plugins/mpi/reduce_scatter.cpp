@@ -24,7 +24,7 @@ struct Round {
   std::byte* result;
 };
 
-Round lay_out(Comm& comm, std::size_t packed, std::size_t result) {
+Round lay_out(MpiCommunicator& comm, std::size_t packed, std::size_t result) {
   constexpr std::size_t line = 64;
   const auto rounded = [](std::size_t bytes) { return (bytes + line - 1) / line * line; };
   const std::size_t counts_bytes = rounded(static_cast<std::size_t>(comm.size()) * sizeof(int));
@@ -34,7 +34,8 @@ Round lay_out(Comm& comm, std::size_t packed, std::size_t result) {
 
 // Packs this round's elements of every block, which start at element `first`, one block after the
 // other.
-void pack(Comm& comm, const atoll_operation& operation, const Round& round, std::uint64_t first) {
+void pack(MpiCommunicator& comm, const atoll_operation& operation, const Round& round,
+          std::uint64_t first) {
   const std::size_t element = dtype_size(operation.dtype);
   const auto* block = static_cast<const std::byte*>(operation.src);
   std::byte* to = round.packed;
@@ -48,7 +49,7 @@ void pack(Comm& comm, const atoll_operation& operation, const Round& round, std:
 
 }  // namespace
 
-void reduce_scatter(Comm& comm, const atoll_operation& operation) {
+void reduce_scatter(MpiCommunicator& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
   const auto ranks = static_cast<std::uint64_t>(comm.size());
   const bool uneven = is_uneven(operation.kind);

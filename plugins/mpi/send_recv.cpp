@@ -25,7 +25,8 @@ void check_length(const atoll_operation& operation, std::uint64_t arrived) {
 
 }  // namespace
 
-void send_recv(Comm& comm, const std::vector<const atoll_operation*>& operations, Messages whose) {
+void send_recv(MpiCommunicator& comm, const std::vector<const atoll_operation*>& operations,
+               Messages whose) {
   const int tag = whose == Messages::own ? tag_of_messages : tag_of_pieces;
   Requests requests(comm.session());
   std::deque<Block> blocks;

@@ -162,7 +162,7 @@ Session& Session::get() {
 
 std::int32_t Session::probe(const atoll_group& world) {
   const auto refuse = [](const std::string& why) { throw Error(ATOLL_UNSUPPORTED, why); };
-  if (world.memory != ATOLL_MEMORY_HOST) refuse("the mpi backend supports host memory only");
+  if (world.memory != ATOLL_MEMORY_CPU) refuse("the mpi backend supports CPU memory only");
   if (mpi_finalized()) refuse("MPI has already been finalized in this process");
   if (mpi_initialized()) {
     verify(world, ATOLL_UNSUPPORTED);
@@ -192,13 +192,13 @@ std::int32_t Session::probe(const atoll_group& world) {
   return preference_alone;
 }
 
-void Session::start(const atoll_host& host, const atoll_group& group) {
+void Session::start(const atoll_core& core, const atoll_group& group) {
   const std::lock_guard guard(state_mutex_);
   if (state_ == State::finished) {
     throw Error(ATOLL_UNSUPPORTED, "MPI has been finalized in this process and cannot start again");
   }
   if (state_ == State::idle) {
-    wait_for_ranks(host, group);
+    wait_for_ranks(core, group);
     initialise();
     verify(group, ATOLL_MISMATCH);
     check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
@@ -215,16 +215,16 @@ void Session::start(const atoll_host& host, const atoll_group& group) {
 // Waits until all ranks are ready for MPI_Init. Rank 0 waits in the store for each other rank and
 // then signals all ranks to start. If a rank is absent at the timeout, rank 0 sends the other ranks
 // an error text that names it.
-void Session::wait_for_ranks(const atoll_host& host, const atoll_group& group) const {
+void Session::wait_for_ranks(const atoll_core& core, const atoll_group& group) const {
   constexpr const char* go_key = "atoll/mpi/go";
   std::array<char, answer_bytes> text{};
   std::size_t n = text.size();
   if (group.world_size == 1) return;
   if (group.world_rank != 0) {
     const std::string key = ready_key(group.world_rank);
-    require(host.put(host.ctx, key.c_str(), "", 0),
+    require(core.put(core.ctx, key.c_str(), "", 0),
             "cannot announce this rank to rank 0 before MPI_Init");
-    require(host.get(host.ctx, go_key, text.data(), &n, group.timeout_ns + answer_margin_ns),
+    require(core.get(core.ctx, go_key, text.data(), &n, group.timeout_ns + answer_margin_ns),
             "rank 0 did not signal that all ranks are ready for MPI_Init");
     if (n > 0) throw Error(ATOLL_TIMEOUT, std::string(text.data(), n));
     return;
@@ -233,16 +233,16 @@ void Session::wait_for_ranks(const atoll_host& host, const atoll_group& group) c
   for (int rank = 1; rank < group.world_size; ++rank) {
     n = text.size();
     const std::chrono::nanoseconds left = std::max(deadline - Clock::now(), Clock::duration(0));
-    const auto status = host.get(host.ctx, ready_key(rank).c_str(), text.data(), &n, left.count());
+    const auto status = core.get(core.ctx, ready_key(rank).c_str(), text.data(), &n, left.count());
     if (status == ATOLL_OK) continue;
     const std::string reason = fmt::format(
         "rank {} did not open a communicator on the mpi backend; opening the first one needs all "
         "ranks",
         rank);
-    host.put(host.ctx, go_key, reason.data(), reason.size());
+    core.put(core.ctx, go_key, reason.data(), reason.size());
     throw Error(status, reason);
   }
-  require(host.put(host.ctx, go_key, "", 0),
+  require(core.put(core.ctx, go_key, "", 0),
           "cannot signal the other ranks through the store to start MPI");
 }
 

@@ -32,7 +32,7 @@ class Session {
   // all ranks have announced themselves in the store, because MPI_Init would wait forever for an
   // absent rank without naming it. Then it initializes MPI with MPI_THREAD_MULTIPLE, unless the
   // program has initialized MPI. Throws Error if MPI provides less than MPI_THREAD_SERIALIZED.
-  void start(const atoll_host& host, const atoll_group& group);
+  void start(const atoll_core& core, const atoll_group& group);
 
   // Finalizes MPI if start() initialized it. Ending::failed prevents that, because MPI_Finalize
   // would wait for the other ranks.
@@ -71,7 +71,7 @@ class Session {
   void retain(std::any memory);
 
  private:
-  void wait_for_ranks(const atoll_host& host, const atoll_group& group) const;
+  void wait_for_ranks(const atoll_core& core, const atoll_group& group) const;
   void initialise();
 
   enum class State {

@@ -9,12 +9,12 @@
 
 namespace atoll_mpi {
 
-void barrier(Comm& comm, const atoll_operation&) {
+void barrier(MpiCommunicator& comm, const atoll_operation&) {
   comm.run("MPI_Ibarrier", [&](MPI_Request* request) { return MPI_Ibarrier(comm.mpi(), request); });
 }
 
 // The root copies src to dst first, because MPI_Ibcast has only one buffer.
-void broadcast(Comm& comm, const atoll_operation& operation) {
+void broadcast(MpiCommunicator& comm, const atoll_operation& operation) {
   const std::uint64_t bytes = operation.count * dtype_size(operation.dtype);
   if (comm.rank() == operation.peer && operation.src != operation.dst) {
     std::memcpy(operation.dst, operation.src, bytes);
@@ -26,7 +26,7 @@ void broadcast(Comm& comm, const atoll_operation& operation) {
   });
 }
 
-void all_to_all(Comm& comm, const atoll_operation& operation) {
+void all_to_all(MpiCommunicator& comm, const atoll_operation& operation) {
   const Block block(comm.session(), operation.count * dtype_size(operation.dtype));
   comm.run("MPI_Ialltoall", [&](MPI_Request* request) {
     return MPI_Ialltoall(operation.src, block.count(), block.type(), operation.dst, block.count(),
@@ -34,7 +34,7 @@ void all_to_all(Comm& comm, const atoll_operation& operation) {
   });
 }
 
-void gather(Comm& comm, const atoll_operation& operation) {
+void gather(MpiCommunicator& comm, const atoll_operation& operation) {
   const Block block(comm.session(), operation.count * dtype_size(operation.dtype));
   const bool in_place =
       comm.rank() == operation.peer && operation.src == own_block(comm, operation, operation.dst);
@@ -45,7 +45,7 @@ void gather(Comm& comm, const atoll_operation& operation) {
   });
 }
 
-void scatter(Comm& comm, const atoll_operation& operation) {
+void scatter(MpiCommunicator& comm, const atoll_operation& operation) {
   const Block block(comm.session(), operation.count * dtype_size(operation.dtype));
   const bool in_place =
       comm.rank() == operation.peer && operation.dst == own_block(comm, operation, operation.src);

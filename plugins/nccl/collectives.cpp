@@ -16,7 +16,7 @@ namespace {
 
 // The arguments that most NCCL calls need, converted from an operation.
 struct Call {
-  explicit Call(const Comm& comm, const atoll_operation& operation_)
+  explicit Call(const NcclCommunicator& comm, const atoll_operation& operation_)
       : operation(operation_),
         nccl(comm.nccl()),
         stream(static_cast<cudaStream_t>(operation_.stream)),
@@ -47,7 +47,7 @@ struct Call {
 
 // Implements the barrier as an all_reduce of one word, because NCCL has no barrier. The all_reduce
 // is complete on a rank only after all ranks have called it.
-ncclResult_t barrier(const Comm& comm, const atoll_operation& operation) {
+ncclResult_t barrier(const NcclCommunicator& comm, const atoll_operation& operation) {
   return ncclAllReduce(comm.barrier_word(), comm.barrier_word(), 1, ncclInt32, ncclMax, comm.nccl(),
                        static_cast<cudaStream_t>(operation.stream));
 }
@@ -61,8 +61,8 @@ ncclResult_t broadcast(const Call& call) {
                        call.stream);
 }
 
-// Calls ncclAlltoAll, which copy engines can run. NCCL 2.27 has no such function; there, messages to
-// and from each rank, including this rank, stand for it.
+// Calls ncclAlltoAll, which copy engines can run. NCCL 2.27 has no such function; there, messages
+// to and from each rank, including this rank, stand for it.
 ncclResult_t all_to_all(const Call& call) {
   if (ncclAlltoAll != nullptr) {
     return ncclAlltoAll(call.src, call.dst, call.operation.count, call.type, call.nccl,
@@ -133,7 +133,7 @@ ncclResult_t reduce_scatter_v(const Call& call) {
 
 }  // namespace
 
-ncclResult_t perform(const Comm& comm, const atoll_operation& operation) {
+ncclResult_t perform(const NcclCommunicator& comm, const atoll_operation& operation) {
   if (operation.kind == ATOLL_BARRIER) return barrier(comm, operation);
   if (operation.count == 0) return ncclSuccess;
   const Call call(comm, operation);

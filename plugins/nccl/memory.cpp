@@ -17,7 +17,7 @@ constexpr int all_memory = 3;  // ncclStatGpuMemTotal
 
 struct Open {
   std::mutex mutex;
-  std::set<Comm*> comms;
+  std::set<NcclCommunicator*> comms;
 };
 
 Open& open_comms() {
@@ -27,23 +27,23 @@ Open& open_comms() {
 
 }  // namespace
 
-void Comm::note_open() {
+void NcclCommunicator::note_open() {
   const std::lock_guard lock(open_comms().mutex);
   open_comms().comms.insert(this);
 }
 
-void Comm::note_closed() noexcept {
+void NcclCommunicator::note_closed() noexcept {
   const std::lock_guard lock(open_comms().mutex);
   open_comms().comms.erase(this);
   if (open_comms().comms.empty()) forget_log();
 }
 
-std::optional<std::uint64_t> Comm::held_bytes() {
+std::optional<std::uint64_t> NcclCommunicator::held_bytes() {
   static const auto ask = reinterpret_cast<MemStats>(::dlsym(RTLD_DEFAULT, "ncclCommMemStats"));
   if (ask == nullptr) return std::nullopt;
   std::optional<std::uint64_t> sum;
   const std::lock_guard lock(open_comms().mutex);
-  for (Comm* const comm : open_comms().comms) {
+  for (NcclCommunicator* const comm : open_comms().comms) {
     const std::lock_guard one_caller(comm->calls_);
     std::uint64_t bytes = 0;
     // NCCL reports an error while a communicator opens, and after a failure.

@@ -42,11 +42,11 @@ Owners& owners() {
 }
 
 atoll_status split(atoll_comm* comm, const atoll_group* group, atoll_comm** out) {
-  return guard([&] { *out = handle_of(comm_of<Comm>(comm).split(group)); });
+  return guard([&] { *out = handle_of(comm_of<NcclCommunicator>(comm).split(group)); });
 }
 
 atoll_status async_error(atoll_comm* comm) {
-  return guard([&] { comm_of<Comm>(comm).check_async(); });
+  return guard([&] { comm_of<NcclCommunicator>(comm).check_async(); });
 }
 
 atoll_status mem_alloc(size_t bytes, int32_t memory, int32_t device, void** out) {
@@ -81,13 +81,13 @@ atoll_status mem_free(void* memory) {
 }
 
 atoll_status register_memory(atoll_comm* comm, void* memory, size_t bytes) {
-  return guard([&] { comm_of<Comm>(comm).register_window(memory, bytes); });
+  return guard([&] { comm_of<NcclCommunicator>(comm).register_window(memory, bytes); });
 }
 
 atoll_status register_caller_memory(atoll_comm* comm, void* memory, size_t bytes,
                                     const char** slow) {
   return guard([&] {
-    comm_of<Comm>(comm).register_buffer(memory, bytes);
+    comm_of<NcclCommunicator>(comm).register_buffer(memory, bytes);
     *slow =
         "NCCL registers this memory with its networks and, where it can, with other GPUs, but "
         "its symmetric kernels need memory from allocate()";
@@ -95,20 +95,21 @@ atoll_status register_caller_memory(atoll_comm* comm, void* memory, size_t bytes
 }
 
 atoll_status deregister_caller_memory(atoll_comm* comm, void* memory) {
-  return guard([&] { comm_of<Comm>(comm).deregister_buffer(memory); });
+  return guard([&] { comm_of<NcclCommunicator>(comm).deregister_buffer(memory); });
 }
 
 const char* transports_text(atoll_comm*) {
   thread_local std::string text;
   const atoll_status status = guard([&] {
     text = transports();
-    if (const auto bytes = Comm::held_bytes()) text += fmt::format("device_bytes={}\n", *bytes);
+    if (const auto bytes = NcclCommunicator::held_bytes())
+      text += fmt::format("device_bytes={}\n", *bytes);
   });
   return status == ATOLL_OK ? text.c_str() : nullptr;
 }
 
 constexpr atoll_backend table = [] {
-  atoll_backend backend = table_of<Comm>("nccl");
+  atoll_backend backend = table_of<NcclCommunicator>("nccl");
   backend.async_error = async_error;
   backend.split = split;
   backend.mem_alloc = mem_alloc;

@@ -158,7 +158,7 @@ inline void check_factor(const atoll_operation& operation) {
 // are not null, a factor is allowed, and sizes stay below 2^63 bytes. Throws
 // Error(ATOLL_INVALID_ARGUMENT), or Error(ATOLL_UNSUPPORTED) if the buffers are not in `memory`.
 inline void check_operation(const atoll_operation& operation, int rank, int nranks,
-                            std::int32_t memory = ATOLL_MEMORY_HOST) {
+                            std::int32_t memory = ATOLL_MEMORY_CPU) {
   using namespace checks;
   if (!atoll_abi::within(atoll_abi::kinds, operation.kind)) {
     refuse(operation, "unknown kind of operation");
@@ -166,7 +166,7 @@ inline void check_operation(const atoll_operation& operation, int rank, int nran
   if (operation.memory != memory) {
     throw Error(ATOLL_UNSUPPORTED,
                 std::string(kind_name(operation.kind)) + " " + std::to_string(operation.sequence) +
-                    ": this backend supports " + (memory == ATOLL_MEMORY_HOST ? "host" : "GPU") +
+                    ": this backend supports " + (memory == ATOLL_MEMORY_CPU ? "host" : "GPU") +
                     " memory only");
   }
   if (operation.kind == ATOLL_BARRIER) return;

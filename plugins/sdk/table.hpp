@@ -1,18 +1,18 @@
 // Fills the C table of a backend from a C++ class.
 //
-// The class `Comm` represents an open communicator and must provide:
+// The class `Communicator` represents an open communicator and must provide:
 //   static std::int32_t probe(const atoll_group&)
 //     returns the backend's preference, or throws Error
 //   static std::int32_t capability(kind, dtype, op, memory)
 //     returns 1 if the backend supports the combination, otherwise 0
-//   static std::unique_ptr<Comm> open(const atoll_host&, const atoll_group&)
+//   static std::unique_ptr<Communicator> open(const atoll_core&, const atoll_group&)
 //     opens a communicator
 //   void submit(std::span<atoll_operation* const>)
 //     performs one or more operations
 //   void abort() noexcept
 //     may be called by any thread
-// The destructor of Comm closes the communicator. The backend itself sets the optional slots of the
-// table.
+// The destructor of Communicator closes the communicator. The backend itself sets the optional
+// slots of the table.
 #pragma once
 
 #include <cstddef>
@@ -27,45 +27,47 @@ namespace atoll_sdk {
 
 // comm_of() and handle_of() convert between an atoll_comm* and the backend's class: the handle is a
 // pointer to an object of that class.
-template <class Comm>
-Comm& comm_of(atoll_comm* comm) {
+template <class Communicator>
+Communicator& comm_of(atoll_comm* comm) {
   if (comm == nullptr) throw Error(ATOLL_INVALID_ARGUMENT, "the communicator is NULL");
-  return *reinterpret_cast<Comm*>(comm);
+  return *reinterpret_cast<Communicator*>(comm);
 }
-template <class Comm>
-atoll_comm* handle_of(std::unique_ptr<Comm> comm) {
+template <class Communicator>
+atoll_comm* handle_of(std::unique_ptr<Communicator> comm) {
   return reinterpret_cast<atoll_comm*>(comm.release());
 }
 
 // Returns a table in which every required slot is set. Its shutdown() does nothing.
-template <class Comm>
+template <class Communicator>
 constexpr atoll_backend table_of(const char* name) {
   atoll_backend table{};
   table.size = sizeof(atoll_backend);
   table.abi_major = ATOLL_ABI_MAJOR;
   table.abi_minor = ATOLL_ABI_MINOR;
   table.name = name;
-  table.probe = [](const atoll_host*, const atoll_group* world) -> std::int32_t {
+  table.probe = [](const atoll_core*, const atoll_group* world) -> std::int32_t {
     std::int32_t preference = 0;
     const auto status = guard([&] {
       if (world == nullptr) throw Error(ATOLL_INVALID_ARGUMENT, "probe: world must not be NULL");
-      preference = Comm::probe(*world);
+      preference = Communicator::probe(*world);
     });
     return status == ATOLL_OK ? preference : 0;
   };
   table.capability = [](std::int32_t kind, std::int32_t dtype, std::int32_t op,
-                        std::int32_t memory) { return Comm::capability(kind, dtype, op, memory); };
-  table.open = [](const atoll_host* host, const atoll_group* group, atoll_comm** out) {
+                        std::int32_t memory) {
+    return Communicator::capability(kind, dtype, op, memory);
+  };
+  table.open = [](const atoll_core* core, const atoll_group* group, atoll_comm** out) {
     return guard([&] {
       if (host == nullptr || group == nullptr || out == nullptr) {
         throw Error(ATOLL_INVALID_ARGUMENT, "open: host, group and out must not be NULL");
       }
-      *out = handle_of(Comm::open(*host, *group));
+      *out = handle_of(Communicator::open(*core, *group));
     });
   };
   table.submit = [](atoll_comm* comm, atoll_operation* const* operations, std::int32_t n) {
     return guard([&] {
-      Comm& open = comm_of<Comm>(comm);
+      Communicator& open = comm_of<Communicator>(comm);
       if (n < 0 || (n > 0 && operations == nullptr)) {
         throw Error(ATOLL_INVALID_ARGUMENT, "submit: n is negative, or the operations are NULL");
       }
@@ -73,10 +75,10 @@ constexpr atoll_backend table_of(const char* name) {
     });
   };
   table.abort = [](atoll_comm* comm) {
-    if (comm != nullptr) comm_of<Comm>(comm).abort();
+    if (comm != nullptr) comm_of<Communicator>(comm).abort();
   };
   table.close = [](atoll_comm* comm) {
-    const std::unique_ptr<Comm> owned(reinterpret_cast<Comm*>(comm));
+    const std::unique_ptr<Communicator> owned(reinterpret_cast<Communicator*>(comm));
   };
   table.last_error = [](const atoll_comm*) { return last_error(); };
   table.shutdown = [](std::int32_t) {};

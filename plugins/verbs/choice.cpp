@@ -8,15 +8,15 @@
 namespace atoll_verbs_backend {
 namespace {
 
-// The answer of atoll_host::adapters: "DEVICE,DEVICE:PORT" and the reason.
+// The answer of atoll_core::adapters: "DEVICE,DEVICE:PORT" and the reason.
 struct Answer {
   std::string list, why;
 };
 
-Answer ask(const atoll_host& host, int device) {
+Answer ask(const atoll_core& core, int device) {
   std::string text(4096, '\0');
   std::size_t n = text.size();
-  if (host.adapters(host.ctx, device, text.data(), &n) != ATOLL_OK) {
+  if (core.adapters(core.ctx, device, text.data(), &n) != ATOLL_OK) {
     return {"", "the topology of this host cannot be discovered"};
   }
   text.resize(n);
@@ -25,20 +25,20 @@ Answer ask(const atoll_host& host, int device) {
   return {text.substr(0, newline), text.substr(newline + 1)};
 }
 
-Answer ask_once(const atoll_host& host, int device) {
+Answer ask_once(const atoll_core& core, int device) {
   static std::mutex mutex;
   static std::map<int, Answer> known;
   const std::lock_guard lock(mutex);
   const auto found = known.find(device);
-  return found != known.end() ? found->second : known[device] = ask(host, device);
+  return found != known.end() ? found->second : known[device] = ask(core, device);
 }
 
 }  // namespace
 
-PortChoice choose_ports(const atoll_host& host, std::vector<PortName> wanted,
+PortChoice choose_ports(const atoll_core& core, std::vector<PortName> wanted,
                         const std::vector<PortName>& active, int device) {
   if (!wanted.empty()) return {std::move(wanted), "ATOLL_RDMA names them"};
-  const Answer answer = ask_once(host, device);
+  const Answer answer = ask_once(core, device);
   PortChoice choice{{}, answer.why};
   if (!answer.list.empty()) {
     for (auto& port : parse_ports("adapters", answer.list)) {

@@ -16,8 +16,8 @@ struct PortChoice {
 
 // Returns the ports that `wanted` names, or else the active ports that the topology assigns to this
 // rank, or else all active ports. `device` is the CUDA ordinal of the GPU whose memory moves; -1
-// means host memory. The core is asked once per process and device.
-PortChoice choose_ports(const atoll_host& host, std::vector<PortName> wanted,
+// means CPU memory. The core is asked once per process and device.
+PortChoice choose_ports(const atoll_core& core, std::vector<PortName> wanted,
                         const std::vector<PortName>& active, int device);
 
 }  // namespace atoll_verbs_backend

@@ -20,7 +20,7 @@ set(libdir ${CMAKE_INSTALL_LIBDIR})
 # The pages to which the public headers refer, and all files to which a page links, in the same
 # folders as in the source.
 set(pages README.md include/atoll/README.md src/comm/README.md src/comm/fallbacks.md src/fsdp/README.md
-  src/fsdp/checkpoints.md src/fsdp/numerics.md topology/README.md topology/inspect/README.md
+  src/checkpoint/checkpoints.md src/fsdp/numerics.md topology/README.md topology/inspect/README.md
   plugins/README.md plugins/collectives/README.md plugins/collectives/between_hosts.md
   plugins/host/README.md plugins/mpi/README.md plugins/nccl/README.md plugins/verbs/README.md
   tools/busbw/README.md tools/data/README.md tools/topo/README.md tools/train/README.md

@@ -3,7 +3,7 @@
 #include <functional>
 #include <limits>
 
-#include "comm/backend_group.hpp"
+#include "comm/backend_communicator.hpp"
 #include "core/errors.hpp"
 
 namespace atoll_v1::atoll {

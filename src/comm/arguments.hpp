@@ -12,7 +12,7 @@
 
 namespace atoll_v1::atoll {
 
-class BackendGroup;
+class BackendCommunicator;
 
 // Returns true when the two views share a byte.
 bool overlap(ConstView a, ConstView b);
@@ -22,7 +22,7 @@ bool overlap(ConstView a, ConstView b);
 // cheap.
 class Arguments {
  public:
-  Arguments(const BackendGroup& group, std::string_view operation)
+  Arguments(const BackendCommunicator& group, std::string_view operation)
       : group_(group), operation_(operation) {}
 
   // Requires that `view` has memory unless it is empty, and that its size in bytes fits in 63 bits.
@@ -74,7 +74,7 @@ class Arguments {
   std::uint64_t layout(std::span<const std::uint64_t> counts, std::uint64_t whole,
                        std::string_view buffer) const;
 
-  const BackendGroup& group_;
+  const BackendCommunicator& group_;
   std::string_view operation_;
 };
 

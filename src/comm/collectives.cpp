@@ -16,15 +16,15 @@ using Fallback = void (*)(const FallbackContext&);
 using Whole = Arguments::Whole;
 
 // Returns true when a GPU kernel must multiply the source by the call's factor before the
-// operation, because plugin.h supports factors only for host memory. The kernel also runs for a
+// operation, because plugin.h supports factors only for CPU memory. The kernel also runs for a
 // factor of 1: NCCL's choice of algorithm depends on the memory that holds the source and must be
 // equal on all ranks.
-bool scales_first(const BackendGroup& group, const Operation& operation) {
+bool scales_first(const BackendCommunicator& group, const Operation& operation) {
   return operation.reduction.has_factor && group.device().kind() == DeviceKind::cuda &&
          !is_integer(operation.dtype);
 }
 
-void scale_source(BackendGroup& group, Operation& operation, Stream& stream) {
+void scale_source(BackendCommunicator& group, Operation& operation, Stream& stream) {
   const double factor = std::exchange(operation.reduction.factor, 1.0);
   if (operation.src.count == 0) return;
   try {
@@ -43,17 +43,17 @@ void scale_source(BackendGroup& group, Operation& operation, Stream& stream) {
 Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
            Fallback fallback = nullptr) {
   const OneCaller caller(impl, atoll_abi::kind_name(operation.kind));
-  BackendGroup& group = *impl.group;
+  BackendCommunicator& group = *impl.group;
   const bool in_levels = impl.two_level && impl.two_level->takes(operation);
   const bool falls_back = !in_levels && fallback &&
-                          !group.performs(operation.kind, operation.dtype, operation.reduction.op);
+                          !group.supports(operation.kind, operation.dtype, operation.reduction.op);
   const bool scales = scales_first(group, operation);
-  if (!in_levels && !falls_back && !scales) return group.perform(std::move(operation), stream);
+  if (!in_levels && !falls_back && !scales) return group.submit(std::move(operation), stream);
   auto state = group.begin(stream);
   group.declare_use(operation, stream);
   if (scales) scale_source(group, operation, stream);
   const FallbackContext call(group, operation, state, stream,
-                             impl.two_level ? impl.two_level->inside() : nullptr);
+                             impl.two_level ? impl.two_level->intra() : nullptr);
   if (in_levels) {
     impl.two_level->run(call);
   } else if (falls_back) {
@@ -76,7 +76,7 @@ std::uint64_t Communicator::scratch_bytes(Sum sum, std::uint64_t count, DType dt
   if (impl_->two_level && impl_->two_level->takes(operation)) {
     return impl_->two_level->scratch_bytes(operation);
   }
-  if (impl_->group->performs(kind, dtype, ReduceOp::sum)) return 0;
+  if (impl_->group->supports(kind, dtype, ReduceOp::sum)) return 0;
   return scratch_of_sum(impl_->group->shape(), operation);
 }
 
@@ -254,7 +254,7 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
   }
   arguments.own_messages(own_sends, own_receives);
   const OneCaller caller(*impl_, "group");
-  BackendGroup& group = *impl_->group;
+  BackendCommunicator& group = *impl_->group;
   auto state = group.begin(stream);
   for (const Operation& part : parts) group.declare_use(part, stream);
   if (!parts.empty()) group.submit(std::move(parts), state, stream);

@@ -70,8 +70,8 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
     parent->impl_->group->settings().pass_on(options);
   }
   auto impl = std::make_shared<Impl>();
-  impl->group =
-      BackendGroup::open(axis, std::move(options), parent ? parent->impl_->group.get() : nullptr);
+  impl->group = BackendCommunicator::open(axis, std::move(options),
+                                          parent ? parent->impl_->group.get() : nullptr);
   if (levels && impl->group->lacks_levels()) impl->two_level = TwoLevel::open(*impl->group);
   return Communicator(std::move(impl));
 }

@@ -1,22 +1,22 @@
 #include "comm/fallback.hpp"
 
-#include "comm/backend_group.hpp"
+#include "comm/backend_communicator.hpp"
 
 namespace atoll_v1::atoll {
 
-FallbackContext::FallbackContext(BackendGroup& group, const Operation& called,
+FallbackContext::FallbackContext(BackendCommunicator& group, const Operation& called,
                                  const std::shared_ptr<Work::State>& work, Stream& on,
-                                 BackendGroup* inside)
+                                 BackendCommunicator* intra)
     : shape(group.shape()),
       operation(called),
       state(work),
       stream(on),
       group_(group),
-      inside_(inside),
+      intra_(intra),
       called_(called.kind) {}
 
 FallbackContext FallbackContext::with(const Operation& other) const {
-  FallbackContext context(group_, other, state, stream, inside_);
+  FallbackContext context(group_, other, state, stream, intra_);
   context.called_ = called_;
   return context;
 }
@@ -25,21 +25,21 @@ DeviceOps& FallbackContext::ops() const { return group_.device().ops(); }
 std::span<const int> FallbackContext::world_ranks() const { return group_.axis().ranks; }
 std::uint64_t FallbackContext::sequence() const { return group_.sequence(); }
 bool FallbackContext::backend_performs(std::int32_t kind, DType dtype, ReduceOp op) const {
-  return group_.performs(kind, dtype, op);
+  return group_.supports(kind, dtype, op);
 }
 
 void FallbackContext::submit(std::vector<Operation> parts) const {
   submit_to(group_, std::move(parts));
 }
 
-void FallbackContext::submit_to(BackendGroup& other, std::vector<Operation> parts) const {
+void FallbackContext::submit_to(BackendCommunicator& other, std::vector<Operation> parts) const {
   for (Operation& part : parts) part.part_of = called_;
   other.submit(std::move(parts), state, stream);
 }
 
-bool FallbackContext::all_to_all_inside(ConstView src, View dst, std::uint64_t count) const {
-  if (inside_ == nullptr) return false;
-  submit_to(*inside_, {{ATOLL_ALL_TO_ALL, src, dst, count, src.dtype}});
+bool FallbackContext::all_to_all_intra(ConstView src, View dst, std::uint64_t count) const {
+  if (intra_ == nullptr) return false;
+  submit_to(*intra_, {{ATOLL_ALL_TO_ALL, src, dst, count, src.dtype}});
   return true;
 }
 

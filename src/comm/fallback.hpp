@@ -16,15 +16,15 @@
 
 namespace atoll_v1::atoll {
 
-class BackendGroup;
+class BackendCommunicator;
 
 // The call of the user that a fallback performs, and the functions that the fallback may use. A
 // fallback uses nothing else of the backend's group.
 class ATOLL_LOCAL FallbackContext {
  public:
   // `inside` is the group of the ranks of this host, or null if no such group is open.
-  FallbackContext(BackendGroup& group, const Operation& called,
-                  const std::shared_ptr<Work::State>& work, Stream& on, BackendGroup* inside);
+  FallbackContext(BackendCommunicator& group, const Operation& called,
+                  const std::shared_ptr<Work::State>& work, Stream& on, BackendCommunicator* intra);
   // Returns a context with the same call and stream, but with `other` as the operation to build.
   FallbackContext with(const Operation& other) const;
 
@@ -38,17 +38,17 @@ class ATOLL_LOCAL FallbackContext {
   // Enqueues the operations as one group. The flight recorder lists them as parts of the user's
   // call.
   void submit(std::vector<Operation> parts) const;
-  void submit_to(BackendGroup& other, std::vector<Operation> parts) const;
+  void submit_to(BackendCommunicator& other, std::vector<Operation> parts) const;
   // Enqueues an all_to_all among the ranks of this host, with blocks of `count` elements. Returns
   // false, and enqueues nothing, if these ranks have no group of their own.
-  bool all_to_all_inside(ConstView src, View dst, std::uint64_t count) const;
+  bool all_to_all_intra(ConstView src, View dst, std::uint64_t count) const;
   // Enqueues the messages that are not empty as one group.
   void submit_messages(std::vector<Operation> messages) const;
   // Returns memory of the communicator that all its fallbacks share; valid until the call is
   // complete.
   View scratch(std::uint64_t count, DType dtype) const;
   void copy_unless_there(View dst, ConstView src) const;
-  // Runs `find` on the thread of the operation's stream; for host memory only. If the ranks called
+  // Runs `find` on the thread of the operation's stream; for CPU memory only. If the ranks called
   // different operations, `find` returns a text, and the operation fails with this text on every
   // rank.
   void enqueue_check(std::function<std::string()> find) const;
@@ -59,8 +59,8 @@ class ATOLL_LOCAL FallbackContext {
   Stream& stream;
 
  private:
-  BackendGroup& group_;
-  BackendGroup* inside_;
+  BackendCommunicator& group_;
+  BackendCommunicator* intra_;
   std::int32_t called_;  // kind of the operation that the user called
 };
 
@@ -72,8 +72,8 @@ Operation receive_from(std::uint64_t peer, View data);
 struct Peers {
   std::uint64_t first, step, count;
 };
-// Sends from(i) to peer i and receives to(i) from it, for all peers as one group. Copies the part of
-// this rank itself.
+// Sends from(i) to peer i and receives to(i) from it, for all peers as one group. Copies the part
+// of this rank itself.
 template <class From, class To>
 void exchange(const FallbackContext& call, const Peers& peers, const From& from, const To& to) {
   std::vector<Operation> messages;
@@ -92,7 +92,7 @@ void exchange(const FallbackContext& call, const Peers& peers, const From& from,
 // Operations that move data, for backends that lack them: each block is sent in a message, directly
 // from its rank to the ranks that need the block.
 void fallback_gather(const FallbackContext& call);  // performs gather and gather_v
-// On host memory the ranks first tell each other how much they send, and the call fails if a
+// On CPU memory the ranks first tell each other how much they send, and the call fails if a
 // receiver expects another count.
 void fallback_all_to_all_v(const FallbackContext& call);
 void fallback_scatter(const FallbackContext& call);
@@ -107,7 +107,7 @@ struct LocalSum {
   ConstView parts;
   ReduceOp op;
   int block;
-  // One factor per part, in host memory; null means that every factor is 1.
+  // One factor per part, in CPU memory; null means that every factor is 1.
   const double* factors = nullptr;
   std::uint64_t divisor = 0;  // divisor of an average; 0 means the number of parts
 };
@@ -125,7 +125,7 @@ std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operat
                                 std::span<const std::uint64_t> counts);
 
 // The ranks tell each other which operation they called, and the call fails if the operations
-// differ. `room` is host memory of bytes_of_agreement() bytes for the exchange. Returns the factors
+// differ. `room` is CPU memory of bytes_of_agreement() bytes for the exchange. Returns the factors
 // of all ranks, which later work on the stream may read. Returns null for GPU memory, where all
 // factors have been applied before.
 const double* agree(const FallbackContext& call, View room);

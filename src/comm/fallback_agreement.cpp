@@ -9,7 +9,7 @@
 #include "atoll/plugin_names.hpp"
 #include "comm/fallback.hpp"
 #include "core/operation_label.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
 #include "flight/explanation.hpp"
 
 namespace atoll_v1::atoll {
@@ -92,7 +92,7 @@ std::uint64_t bytes_of_agreement(const GroupShape& shape) {
 }
 
 const double* agree(const FallbackContext& call, View room) {
-  if (call.shape.memory != DeviceKind::host) return nullptr;
+  if (call.shape.memory != DeviceKind::cpu) return nullptr;
   const View said{room.data, call.ranks() * words_of_call, DType::i64};
   const View own = said.part(call.rank() * words_of_call, words_of_call);
   call.stream.enqueue([to = static_cast<Words*>(own.data),

@@ -37,7 +37,7 @@ DType wide(DType dtype) { return is_16_bit(dtype) ? DType::f32 : dtype; }
 
 // Size of one piece in bytes: its elements of all slices together, in the type of partial sums.
 std::uint64_t piece_bytes(DeviceKind memory) {
-  return std::uint64_t{memory == DeviceKind::host ? 4u : 192u} << 20;
+  return std::uint64_t{memory == DeviceKind::cpu ? 4u : 192u} << 20;
 }
 
 // Returns the largest number of elements that one slice has in a piece.
@@ -53,7 +53,7 @@ class Grid {
  public:
   Grid(const GroupShape& shape, DType dtype, std::span<const std::uint64_t> counts,
        std::uint64_t first)
-      : inner_(static_cast<std::uint64_t>(shape.levels->inner())), rank_(shape.rank) {
+      : intra_(static_cast<std::uint64_t>(shape.levels->intra())), rank_(shape.rank) {
     const std::uint64_t most = piece_of_slice(shape, dtype);
     is_even_ = std::ranges::count(counts, counts.front()) == std::ssize(counts);
     for (const std::uint64_t count : counts) {
@@ -61,12 +61,12 @@ class Grid {
     }
   }
 
-  std::uint64_t inner() const { return inner_; }
-  std::uint64_t outer() const { return counts_.size() / inner_; }
-  std::uint64_t column() const { return rank_ % inner_; }
-  std::uint64_t host() const { return rank_ / inner_; }
+  std::uint64_t intra() const { return intra_; }
+  std::uint64_t inter() const { return counts_.size() / intra_; }
+  std::uint64_t column() const { return rank_ % intra_; }
+  std::uint64_t host() const { return rank_ / intra_; }
   std::uint64_t rank(std::uint64_t host, std::uint64_t column) const {
-    return host * inner_ + column;
+    return host * intra_ + column;
   }
 
   std::uint64_t count(std::uint64_t rank) const { return counts_[rank]; }
@@ -83,7 +83,7 @@ class Grid {
     for (std::uint64_t h = 0; h < host; ++h) sum += counts_[rank(h, column)];
     return sum;
   }
-  std::uint64_t height(std::uint64_t column) const { return before(outer(), column); }
+  std::uint64_t height(std::uint64_t column) const { return before(inter(), column); }
   // Returns the number of elements in the columns before `column`.
   std::uint64_t begin(std::uint64_t column) const {
     std::uint64_t sum = 0;
@@ -94,14 +94,14 @@ class Grid {
   // Returns the height of the highest column, and the number of elements of the longest slice.
   std::uint64_t most_height() const {
     std::uint64_t most = 0;
-    for (std::uint64_t c = 0; c < inner_; ++c) most = std::max(most, height(c));
+    for (std::uint64_t c = 0; c < intra_; ++c) most = std::max(most, height(c));
     return most;
   }
   std::uint64_t longest() const { return *std::ranges::max_element(counts_); }
 
  private:
   std::vector<std::uint64_t> counts_;
-  std::uint64_t inner_, rank_;
+  std::uint64_t intra_, rank_;
   bool is_even_ = false;
 };
 
@@ -115,7 +115,7 @@ struct Pieces {
   // The elements of each view for a column of `height` elements and a slice of `count` elements.
   static std::array<std::uint64_t, 4> counts(const Grid& grid, std::uint64_t height,
                                              std::uint64_t count) {
-    return {grid.total(), grid.inner() * height, height, grid.outer() * count};
+    return {grid.total(), grid.intra() * height, height, grid.inter() * count};
   }
   Pieces(DType dtype, const Grid& grid, View scratch) {
     auto* next = static_cast<std::byte*>(scratch.data);
@@ -134,8 +134,8 @@ void pack(const FallbackContext& call, const Grid& grid, ConstView src,
           std::span<const std::uint64_t> counts, std::uint64_t first, View own) {
   if (grid.is_even()) {
     call.ops().pack_rows(call.stream, own, src,
-                         {.rows = grid.outer(),
-                          .columns = grid.inner(),
+                         {.rows = grid.inter(),
+                          .columns = grid.intra(),
                           .count = grid.mine(),
                           .stride = counts.front(),
                           .first = first},
@@ -144,8 +144,8 @@ void pack(const FallbackContext& call, const Grid& grid, ConstView src,
   }
   std::vector<std::uint64_t> begins(counts.size() + 1, 0);
   std::partial_sum(counts.begin(), counts.end(), begins.begin() + 1);
-  for (std::uint64_t c = 0, at = 0; c < grid.inner(); ++c) {
-    for (std::uint64_t h = 0; h < grid.outer(); ++h) {
+  for (std::uint64_t c = 0, at = 0; c < grid.intra(); ++c) {
+    for (std::uint64_t h = 0; h < grid.inter(); ++h) {
       const std::uint64_t r = grid.rank(h, c);
       const std::uint64_t count = grid.count(r);
       if (count == 0) continue;
@@ -166,18 +166,18 @@ void pack(const FallbackContext& call, const Grid& grid, ConstView src,
   }
 }
 
-void exchange_inside(const FallbackContext& call, const Grid& grid, View own, View columns) {
-  if (grid.is_even() && call.all_to_all_inside(own, columns, grid.height())) return;
+void exchange_intra(const FallbackContext& call, const Grid& grid, View own, View columns) {
+  if (grid.is_even() && call.all_to_all_intra(own, columns, grid.height())) return;
   exchange(
-      call, {grid.rank(grid.host(), 0), 1, grid.inner()},
+      call, {grid.rank(grid.host(), 0), 1, grid.intra()},
       [&](std::uint64_t c) { return own.part(grid.begin(c), grid.height(c)); },
       [&](std::uint64_t c) { return columns.part(c * grid.height(), grid.height()); });
 }
 
-void exchange_across(const FallbackContext& call, const Grid& grid, View partial, View slices) {
+void exchange_inter(const FallbackContext& call, const Grid& grid, View partial, View slices) {
   const std::uint64_t column = grid.column();
   exchange(
-      call, {column, grid.inner(), grid.outer()},
+      call, {column, grid.intra(), grid.inter()},
       [&](std::uint64_t h) {
         return partial.part(grid.before(h, column), grid.count(grid.rank(h, column)));
       },
@@ -189,10 +189,10 @@ void sum_piece(const FallbackContext& call, const Grid& grid, const Pieces& piec
   const ReduceOp op = call.operation.reduction.op;
   const bool divides = op == ReduceOp::avg;
   const Levels& levels = *call.shape.levels;
-  exchange_inside(call, grid, pieces.own, pieces.columns);
-  sum(call, {pieces.partial, pieces.columns, divides ? ReduceOp::sum : op, levels.inner_block});
-  exchange_across(call, grid, pieces.partial, pieces.slices);
-  sum(call, {dst, pieces.slices, op, levels.outer_block, nullptr, divides ? call.ranks() : 0});
+  exchange_intra(call, grid, pieces.own, pieces.columns);
+  sum(call, {pieces.partial, pieces.columns, divides ? ReduceOp::sum : op, levels.intra_block});
+  exchange_inter(call, grid, pieces.partial, pieces.slices);
+  sum(call, {dst, pieces.slices, op, levels.inter_block, nullptr, divides ? call.ranks() : 0});
 }
 
 }  // namespace
@@ -222,10 +222,10 @@ bool sums_by_levels(const GroupShape& shape, const Operation& operation) {
   if (!shape.levels) return false;
   const DType dtype = operation.dtype;
   const bool saves =
-      static_cast<std::size_t>(shape.levels->inner()) * size_of(dtype) > size_of(wide(dtype));
+      static_cast<std::size_t>(shape.levels->intra()) * size_of(dtype) > size_of(wide(dtype));
   // The average of the last level divides by the number of all ranks, not by the number of parts
-  // that it adds. Only the kernel for host memory supports such a divisor.
-  return saves && (operation.reduction.op != ReduceOp::avg || shape.memory == DeviceKind::host);
+  // that it adds. Only the kernel for CPU memory supports such a divisor.
+  return saves && (operation.reduction.op != ReduceOp::avg || shape.memory == DeviceKind::cpu);
 }
 
 std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operation,

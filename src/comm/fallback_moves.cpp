@@ -73,7 +73,7 @@ void fallback_gather(const FallbackContext& call) {
 
 void fallback_all_to_all_v(const FallbackContext& call) {
   const Operation& whole = call.operation;
-  if (call.shape.memory == DeviceKind::host && call.ranks() > 1) compare_counts(call);
+  if (call.shape.memory == DeviceKind::cpu && call.ranks() > 1) compare_counts(call);
   const auto sent = begins_of(whole.counts), received = begins_of(whole.recv_counts);
   exchange(
       call, all_ranks(call),

@@ -20,7 +20,7 @@
 #include <numeric>
 
 #include "comm/fallback.hpp"
-#include "device/host/kernels.hpp"
+#include "device/cpu/kernels.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -156,11 +156,11 @@ void sum(const FallbackContext& call, const LocalSum& what) {
     return call.ops().reduce(call.stream, what.dst, what.parts, what.op, what.block);
   }
   call.stream.enqueue([what] {
-    host::reduce(what.dst, what.parts,
-                 {.factors = what.factors,
-                  .op = what.op,
-                  .divisor = static_cast<int>(what.divisor),
-                  .block = static_cast<std::size_t>(what.block)});
+    cpu::reduce(what.dst, what.parts,
+                {.factors = what.factors,
+                 .op = what.op,
+                 .divisor = static_cast<int>(what.divisor),
+                 .block = static_cast<std::size_t>(what.block)});
   });
 }
 

@@ -16,10 +16,10 @@ namespace atoll_v1::atoll {
 // same order as the tree over all ranks.
 struct Levels {
   atoll_levels::HostLayout layout;  // the hosts, each with the same number of neighbouring ranks
-  int inner_block;                  // ranks per block that is summed first inside a host; 0 if none
-  int outer_block;                  // hosts per block that is summed first across hosts; 0 if none
+  int intra_block;                  // ranks per block that is summed first inside a host; 0 if none
+  int inter_block;                  // hosts per block that is summed first across hosts; 0 if none
 
-  int inner() const noexcept { return layout.fewest_ranks(); }  // number of ranks on each host
+  int intra() const noexcept { return layout.fewest_ranks(); }  // number of ranks on each host
 };
 
 // Returns the host of each rank of the axis, in axis order.

@@ -16,7 +16,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-std::string allocation(const BackendGroup& group, std::size_t bytes) {
+std::string allocation(const BackendCommunicator& group, std::size_t bytes) {
   return fmt::format("allocate {} bytes for communicator {}", bytes, group.name());
 }
 
@@ -25,7 +25,7 @@ std::string allocation(const BackendGroup& group, std::size_t bytes) {
 class Memory {
  public:
   Memory(const Device& device, std::size_t bytes,
-         std::span<const std::shared_ptr<BackendGroup>> groups)
+         std::span<const std::shared_ptr<BackendCommunicator>> groups)
       : device_(device), bytes_(bytes) {
     for (const auto& group : groups) {
       if (!group->plugin().table.mem_alloc) continue;
@@ -87,10 +87,10 @@ class RegisteredMemory {
     }
   }
 
-  void register_with(const std::shared_ptr<BackendGroup>& group) {
+  void register_with(const std::shared_ptr<BackendCommunicator>& group) {
     const auto register_memory = group->plugin().table.register_memory;
     // Freeing the memory of a GPU waits for the operations that use it.
-    const bool retires = register_memory || group->device().kind() == DeviceKind::host;
+    const bool retires = register_memory || group->device().kind() == DeviceKind::cpu;
     registered_.push_back({{}, RetiredMemory::List(retires ? 1 : 0)});
     group->registered().add(memory_->data(), memory_->bytes());
     if (register_memory) {
@@ -102,7 +102,7 @@ class RegisteredMemory {
 
  private:
   struct Entry {
-    std::weak_ptr<BackendGroup> group;  // empty until the group knows the memory
+    std::weak_ptr<BackendCommunicator> group;  // empty until the group knows the memory
     // An element of this memory's own, so that the destructor need not allocate one; empty if
     // the memory may be freed at once.
     RetiredMemory::List retired;
@@ -114,8 +114,8 @@ class RegisteredMemory {
 
 // The groups that the communicators of a call use.
 struct Groups {
-  std::vector<std::shared_ptr<BackendGroup>> all;  // those of the levels included
-  std::vector<const BackendGroup*> named;          // one for each communicator of the caller
+  std::vector<std::shared_ptr<BackendCommunicator>> all;  // those of the levels included
+  std::vector<const BackendCommunicator*> named;          // one for each communicator of the caller
 
   void add(const Communicator::Impl& communicator) {
     named.push_back(communicator.group.get());
@@ -129,7 +129,7 @@ struct Groups {
 void check_memory(void* memory, std::size_t bytes, DeviceKind kind) {
   require(memory != nullptr && bytes > 0,
           "the memory is null or has 0 bytes: pass memory that is allocated");
-  if (kind != DeviceKind::host) return;
+  if (kind != DeviceKind::cpu) return;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<std::uintptr_t>(memory) / page * page;
   const std::size_t length = reinterpret_cast<std::uintptr_t>(memory) - first + bytes;
@@ -142,7 +142,7 @@ void check_memory(void* memory, std::size_t bytes, DeviceKind kind) {
 }
 
 // Requires memory that is not registered with the group, not even in part.
-void check_apart(const BackendGroup& group, const void* memory, std::size_t bytes) {
+void check_apart(const BackendCommunicator& group, const void* memory, std::size_t bytes) {
   const auto other = group.registered().overlap(memory, bytes);
   require(!other,
           "the {} bytes at {} overlap the {} bytes at {}, which are registered already: end that "
@@ -151,12 +151,13 @@ void check_apart(const BackendGroup& group, const void* memory, std::size_t byte
 }
 
 // Requires that the caller names each communicator once.
-void check_named_once(std::span<const BackendGroup* const> groups, const BackendGroup& group) {
+void check_named_once(std::span<const BackendCommunicator* const> groups,
+                      const BackendCommunicator& group) {
   require(std::ranges::count(groups, &group) == 1,
           "the call names this communicator twice: name each communicator once");
 }
 
-void prepare(const std::vector<std::shared_ptr<BackendGroup>>& groups) {
+void prepare(const std::vector<std::shared_ptr<BackendCommunicator>>& groups) {
   for (const auto& group : groups) group->check_aborted();  // the other ranks may not come
   for (const auto& group : groups) {
     group->wait_for_last();       // a backend accepts only one caller at a time
@@ -173,7 +174,7 @@ Buffer allocate(const Device& device, std::size_t bytes,
   if (bytes == 0) return {};
   prepare(groups.all);
   agree_on_memory(groups.named, MemoryCall::allocates, bytes,
-                  [&](const BackendGroup& group) { check_named_once(groups.named, group); });
+                  [&](const BackendCommunicator& group) { check_named_once(groups.named, group); });
   const auto memory = std::make_shared<Memory>(device, bytes, groups.all);
   auto registered = std::make_shared<RegisteredMemory>(memory);
   for (const auto& group : groups.all) registered->register_with(group);
@@ -182,7 +183,7 @@ Buffer allocate(const Device& device, std::size_t bytes,
 
 struct Registration::State {
   void* memory;
-  std::vector<std::weak_ptr<BackendGroup>> registered;
+  std::vector<std::weak_ptr<BackendCommunicator>> registered;
   std::string slow;
 
   explicit State(void* memory_) : memory(memory_) {}
@@ -194,7 +195,7 @@ struct Registration::State {
     }
   }
 
-  void register_with(const std::shared_ptr<BackendGroup>& group, std::size_t bytes) {
+  void register_with(const std::shared_ptr<BackendCommunicator>& group, std::size_t bytes) {
     const Plugin& plugin = group->plugin();
     const char* why = nullptr;
     registered.emplace_back();
@@ -213,7 +214,7 @@ struct Registration::State {
 
   // The caller may free the memory afterwards, so the backend must forget the memory at once, and
   // not at the communicator's next call.
-  void end(BackendGroup& group) const {
+  void end(BackendCommunicator& group) const {
     group.registered().remove(memory);
     const auto deregister = group.plugin().table.deregister_caller_memory;
     if (deregister == nullptr) return;
@@ -247,11 +248,12 @@ Registration register_memory(void* memory, std::size_t bytes,
   Groups groups;
   for (const Communicator& communicator : communicators) groups.add(*communicator.impl_);
   prepare(groups.all);
-  agree_on_memory(groups.named, MemoryCall::registers, bytes, [&](const BackendGroup& group) {
-    check_named_once(groups.named, group);
-    check_memory(memory, bytes, group.device().kind());
-    check_apart(group, memory, bytes);
-  });
+  agree_on_memory(groups.named, MemoryCall::registers, bytes,
+                  [&](const BackendCommunicator& group) {
+                    check_named_once(groups.named, group);
+                    check_memory(memory, bytes, group.device().kind());
+                    check_apart(group, memory, bytes);
+                  });
   auto state = std::make_unique<Registration::State>(memory);
   for (const auto& group : groups.all) state->register_with(group, bytes);
   return Registration(std::move(state));

@@ -12,9 +12,9 @@
 
 #include "core/errors.hpp"
 #include "core/limits.hpp"
-#include "core/rank_set.hpp"
-#include "core/store.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
+#include "store/store.hpp"
+#include "world/rank_set.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -57,7 +57,7 @@ MemoryWish decode(int rank, std::string_view text) {
   return wish;
 }
 
-std::vector<MemoryWish> exchange(const BackendGroup& group, const std::string& what,
+std::vector<MemoryWish> exchange(const BackendCommunicator& group, const std::string& what,
                                  const MemoryWish& mine) {
   World& world = group.world();
   if (group.axis().size() == 1) return {mine};
@@ -92,7 +92,7 @@ void check_equal(const std::vector<MemoryWish>& wishes, const std::string& commu
 
 // Ranks share the memory of a host, so sizes that fit alone can be too large together. All ranks
 // pass the same size here.
-void check_fits(const std::vector<MemoryWish>& wishes, const BackendGroup& group) {
+void check_fits(const std::vector<MemoryWish>& wishes, const BackendCommunicator& group) {
   const std::string cannot = fmt::format("cannot allocate {} bytes for communicator {}",
                                          wishes.front().bytes, group.name());
   struct Host {
@@ -124,12 +124,12 @@ void limit_by_file_size(FreeMemory& free) {
   free.limit = "its limit of the size of a file (ulimit -f)";
 }
 
-std::string description(const BackendGroup& group, MemoryCall call) {
+std::string description(const BackendCommunicator& group, MemoryCall call) {
   return fmt::format("{} on communicator {}", name(call), group.name());
 }
 
 // Returns the error of `body` with the rank and the call, as all ranks will throw it.
-std::optional<Error> error_of(const BackendGroup& group, MemoryCall call,
+std::optional<Error> error_of(const BackendCommunicator& group, MemoryCall call,
                               const std::function<void()>& body) {
   try {
     body();
@@ -142,7 +142,7 @@ std::optional<Error> error_of(const BackendGroup& group, MemoryCall call,
 
 // Compares the call over the ranks of one group. `error` is an error that this rank has already.
 // Returns the error that all of them throw. Throws errors that end the comparison.
-std::optional<Error> compare(const BackendGroup& group, MemoryCall call, std::size_t bytes,
+std::optional<Error> compare(const BackendCommunicator& group, MemoryCall call, std::size_t bytes,
                              std::optional<Error> error) {
   MemoryWish mine{.rank = group.world().rank(), .call = call, .bytes = bytes};
   if (!error) {
@@ -161,7 +161,7 @@ std::optional<Error> compare(const BackendGroup& group, MemoryCall call, std::si
   if (failed != wishes.end()) return Error(static_cast<ErrorCode>(failed->code), failed->error);
   try {
     check_equal(wishes, group.name());
-    if (call == MemoryCall::allocates && group.device().kind() == DeviceKind::host)
+    if (call == MemoryCall::allocates && group.device().kind() == DeviceKind::cpu)
       check_fits(wishes, group);
   } catch (const Error& verdict) {
     return verdict;
@@ -172,16 +172,17 @@ std::optional<Error> compare(const BackendGroup& group, MemoryCall call, std::si
 }  // namespace
 
 // The id of the communicator makes the key unique, so that threads can use several communicators.
-std::string memory_key(const BackendGroup& group) {
+std::string memory_key(const BackendCommunicator& group) {
   return store::titled("", group.id() + "/memory");
 }
 
-void agree_on_memory(std::span<const BackendGroup* const> groups, MemoryCall call,
-                     std::size_t bytes, const std::function<void(const BackendGroup&)>& check) {
+void agree_on_memory(std::span<const BackendCommunicator* const> groups, MemoryCall call,
+                     std::size_t bytes,
+                     const std::function<void(const BackendCommunicator&)>& check) {
   // Every group is checked before the first exchange: a rank that has passed an exchange without
   // an error must not meet its own error later.
   std::optional<Error> error;
-  for (const BackendGroup* group : groups) {
+  for (const BackendCommunicator* group : groups) {
     if (error) break;
     error = error_of(*group, call, [&] { check(*group); });
   }

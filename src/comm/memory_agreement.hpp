@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "comm/backend_group.hpp"
+#include "comm/backend_communicator.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -18,15 +18,16 @@ enum class MemoryCall {
 };
 
 // Returns what the keys begin with under which the ranks of a group compare their calls.
-std::string memory_key(const BackendGroup& group);
+std::string memory_key(const BackendCommunicator& group);
 
 // Compares a call over the ranks of several groups, one group after the other. Collective over each
 // of them. Throws the same error on all ranks: the error of `check` on the lowest rank where it
-// throws; Error(mismatch) for different calls or sizes; and Error(out_of_memory) if host memory
+// throws; Error(mismatch) for different calls or sizes; and Error(out_of_memory) if CPU memory
 // that the ranks of a host allocate together does not fit. An error of one group travels through
 // the groups after it, so that their ranks do not wait for ranks that have failed. If a rank does
 // not come before the timeout, the error on the others names that rank and the call.
-void agree_on_memory(std::span<const BackendGroup* const> groups, MemoryCall call,
-                     std::size_t bytes, const std::function<void(const BackendGroup&)>& check);
+void agree_on_memory(std::span<const BackendCommunicator* const> groups, MemoryCall call,
+                     std::size_t bytes,
+                     const std::function<void(const BackendCommunicator&)>& check);
 
 }  // namespace atoll_v1::atoll

@@ -46,7 +46,7 @@ inline bool is_integer(DType dtype) {
 // The operation is complete when `event` has happened. An error is stored before the event happens.
 struct Work::State {
   Event event;
-  std::optional<Operation> operation;  // set only by BackendGroup::perform() on host memory
+  std::optional<Operation> operation;  // set only by BackendCommunicator::submit() on CPU memory
   std::atomic<bool> failed{false};
   std::mutex mutex;
   std::optional<Error> error;

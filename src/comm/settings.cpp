@@ -4,7 +4,7 @@
 
 #include "comm/tuning.hpp"
 #include "core/errors.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

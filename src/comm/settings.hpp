@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
-#include "core/agreement.hpp"
+#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll {
 

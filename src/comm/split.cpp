@@ -7,7 +7,7 @@
 #include "comm/communicator_impl.hpp"
 #include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

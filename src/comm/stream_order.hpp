@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/process_failure.hpp"
 #include "device/backend.hpp"
+#include "world/process_failure.hpp"
 
 namespace atoll_v1::atoll {
 

@@ -7,8 +7,8 @@
 #include "atoll/communicator.hpp"
 #include "atoll/world.hpp"
 #include "comm/communicator_impl.hpp"
-#include "core/store.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
+#include "store/store.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

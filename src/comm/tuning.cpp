@@ -12,16 +12,16 @@
 
 #include "atoll/plugin_names.hpp"
 #include "core/errors.hpp"
+#include "core/parse.hpp"
 #include "core/settings.hpp"
-#include "core/terminal_text.hpp"
-#include "core/text.hpp"
+#include "core/terminal_safe.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 template <class... Args>
 Error bad(std::string_view where, fmt::format_string<Args...> why, Args&&... args) {
-  return invalid("{}", terminal_text(fmt::format("{}: {}", where,
+  return invalid("{}", terminal_safe(fmt::format("{}: {}", where,
                                                  fmt::format(why, std::forward<Args>(args)...))));
 }
 

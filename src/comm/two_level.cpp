@@ -2,27 +2,27 @@
 
 #include <fmt/format.h>
 
-#include "comm/backend_group.hpp"
+#include "comm/backend_communicator.hpp"
 #include "core/log.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-std::shared_ptr<BackendGroup> open_part(const BackendGroup& whole, const char* part,
-                                        std::vector<int> ranks, int index) {
+std::shared_ptr<BackendCommunicator> open_part(const BackendCommunicator& whole, const char* part,
+                                               std::vector<int> ranks, int index) {
   const Axis axis{.world = &whole.world(), .name = part, .ranks = std::move(ranks), .index = index};
   CommunicatorOptions options{.name = fmt::format("{}.{}", whole.name(), part),
                               .backend = whole.plugin().name,
                               .device = whole.device()};
   whole.settings().pass_on(options);
-  return BackendGroup::open(axis, std::move(options), &whole);
+  return BackendCommunicator::open(axis, std::move(options), &whole);
 }
 
 bool has_rates(const Axis& axis) { return axis.rate.is_known() && axis.levels.are_known(); }
 
 }  // namespace
 
-std::unique_ptr<TwoLevel> TwoLevel::open(BackendGroup& whole) {
+std::unique_ptr<TwoLevel> TwoLevel::open(BackendCommunicator& whole) {
   const Axis& axis = whole.axis();
   atoll_levels::HostLayout layout(hosts_of(axis));
   const bool is_wanted = whole.level_choice().asks_for_levels() || has_rates(axis);
@@ -31,14 +31,14 @@ std::unique_ptr<TwoLevel> TwoLevel::open(BackendGroup& whole) {
   const atoll_levels::HostLayout& all = levels->layout_;
   const int host = all.host_of(axis.index), local = all.local_of(axis.index);
   const auto world_rank = [&](int rank) { return axis.ranks[static_cast<std::size_t>(rank)]; };
-  std::vector<int> inside, across;
-  for (const int rank : all.ranks_of(host)) inside.push_back(world_rank(rank));
+  std::vector<int> intra, inter;
+  for (const int rank : all.ranks_of(host)) intra.push_back(world_rank(rank));
   for (int h = 0; h < all.hosts(); ++h) {
-    across.push_back(world_rank(all.counterpart(axis.index, h)));
+    inter.push_back(world_rank(all.counterpart(axis.index, h)));
   }
-  levels->inside_ = open_part(whole, "inside", std::move(inside), local);
-  levels->across_ = open_part(whole, "across", std::move(across), host);
-  whole.abort_with({levels->inside_, levels->across_});
+  levels->intra_ = open_part(whole, "intra", std::move(intra), local);
+  levels->inter_ = open_part(whole, "inter", std::move(inter), host);
+  whole.abort_with({levels->intra_, levels->inter_});
   log::debug("communicator {}: two levels, {} hosts of {} ranks", whole.name(), all.hosts(),
              all.ranks_per_host());
   return levels;
@@ -51,7 +51,7 @@ bool TwoLevel::takes(const Operation& operation) const {
     // class, build the sums that the backend does not support.
     const ReduceOp op = operation.reduction.op;
     if (whole_.settings().deterministic != 0 || is_16_bit(operation.dtype) || op == ReduceOp::avg ||
-        !whole_.performs(operation.kind, operation.dtype, op)) {
+        !whole_.supports(operation.kind, operation.dtype, op)) {
       return false;
     }
   }
@@ -96,26 +96,26 @@ void TwoLevel::all_gather(const FallbackContext& call) const {
                        block(layout_.ranks_of(h).front(), layout_.fewest_ranks()), whole.count,
                        whole.dtype});
   }
-  call.submit_to(*across_, std::move(exchange));
-  call.submit_to(*inside_, std::move(gathers));
+  call.submit_to(*inter_, std::move(exchange));
+  call.submit_to(*intra_, std::move(gathers));
 }
 
 void TwoLevel::reduce_scatter(const FallbackContext& call) const {
   const Operation& whole = call.operation;
   const std::uint64_t count = whole.count;
-  const auto inner = static_cast<std::uint64_t>(layout_.fewest_ranks());
+  const auto intra = static_cast<std::uint64_t>(layout_.fewest_ranks());
   const View partial =
       call.scratch(static_cast<std::uint64_t>(layout_.hosts()) * count, whole.dtype);
   std::vector<Operation> sums;
   for (int h = 0; h < layout_.hosts(); ++h) {
     const auto first = static_cast<std::uint64_t>(layout_.ranks_of(h).front());
-    sums.push_back({ATOLL_REDUCE_SCATTER, whole.src.part(first * count, inner * count),
+    sums.push_back({ATOLL_REDUCE_SCATTER, whole.src.part(first * count, intra * count),
                     partial.part(static_cast<std::uint64_t>(h) * count, count), count, whole.dtype,
                     whole.reduction});
   }
-  call.submit_to(*inside_, std::move(sums));
-  call.submit_to(*across_, {{ATOLL_REDUCE_SCATTER, partial, whole.dst, count, whole.dtype,
-                             whole.reduction.op}});
+  call.submit_to(*intra_, std::move(sums));
+  call.submit_to(*inter_, {{ATOLL_REDUCE_SCATTER, partial, whole.dst, count, whole.dtype,
+                            whole.reduction.op}});
 }
 
 }  // namespace atoll_v1::atoll

@@ -28,9 +28,9 @@ class TwoLevel {
   // are several hosts with the same number, above one, of neighbouring ranks. Also returns null
   // when two levels are never chosen: no tuning line requests them and the rates of the axis are
   // unknown.
-  static std::unique_ptr<TwoLevel> open(BackendGroup& whole);
+  static std::unique_ptr<TwoLevel> open(BackendCommunicator& whole);
   // Creates an object without groups: use open() instead.
-  TwoLevel(BackendGroup& whole, atoll_levels::HostLayout layout)
+  TwoLevel(BackendCommunicator& whole, atoll_levels::HostLayout layout)
       : whole_(whole), layout_(std::move(layout)) {}
 
   // Returns true when a tuning line requests two levels for the operation, or when two levels are
@@ -39,18 +39,18 @@ class TwoLevel {
   void run(const FallbackContext& call) const;
   std::uint64_t scratch_bytes(const Operation& operation) const;
   // Returns the group of the ranks of this host.
-  BackendGroup* inside() const { return inside_.get(); }
+  BackendCommunicator* intra() const { return intra_.get(); }
   // Returns the groups that access the caller's buffers in addition to the group over all ranks.
-  std::array<std::shared_ptr<BackendGroup>, 2> parts() const { return {inside_, across_}; }
+  std::array<std::shared_ptr<BackendCommunicator>, 2> parts() const { return {intra_, inter_}; }
 
  private:
   void all_gather(const FallbackContext& call) const;
   void reduce_scatter(const FallbackContext& call) const;
 
-  BackendGroup& whole_;
+  BackendCommunicator& whole_;
   atoll_levels::HostLayout layout_;
   // Groups of the ranks of this host, and of the counterparts of this rank.
-  std::shared_ptr<BackendGroup> inside_, across_;
+  std::shared_ptr<BackendCommunicator> intra_, inter_;
 };
 
 }  // namespace atoll_v1::atoll

@@ -16,10 +16,10 @@
 
 #include "core/errors.hpp"
 #include "core/log.hpp"
+#include "core/parse.hpp"
 #include "core/settings.hpp"
 #include "core/socket.hpp"
-#include "core/terminal_text.hpp"
-#include "core/text.hpp"
+#include "core/terminal_safe.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -144,7 +144,7 @@ const SettingRow* find_row(std::string_view name) {
 }
 
 [[noreturn]] void reject(std::string_view variable, std::string_view value, std::string_view want) {
-  throw invalid("{}=\"{}\": expected {}", variable, terminal_text(value), want);
+  throw invalid("{}=\"{}\": expected {}", variable, terminal_safe(value), want);
 }
 
 int parse_number(const SettingRow& row, std::string_view value) {
@@ -251,7 +251,7 @@ std::string_view without_comment(std::string_view line) {
 
 void read_file(Config& config, const std::string& path, std::vector<std::string>& warnings) {
   std::istringstream file(read_settings_file(file_variable, path));
-  const std::string shown = terminal_text(path);
+  const std::string shown = terminal_safe(path);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const std::string_view text = trimmed(without_comment(line));
@@ -262,7 +262,7 @@ void read_file(Config& config, const std::string& path, std::vector<std::string>
     const SettingRow* row = find_row(name);
     if (row == nullptr) {
       warnings.push_back(fmt::format("{}:{}: unknown name {}; {}", shown, number,
-                                     terminal_text(name),
+                                     terminal_safe(name),
                                      suggestion(as_variable(name), Origin::file)));
       continue;
     }
@@ -285,7 +285,7 @@ void read_environment(Config& config, std::vector<std::string>& warnings) {
     if (variable == file_variable || equals == std::string_view::npos) continue;
     const SettingRow* row = find_row(variable);
     if (row == nullptr) {
-      warnings.push_back(fmt::format("unknown variable {}; {}", terminal_text(variable),
+      warnings.push_back(fmt::format("unknown variable {}; {}", terminal_safe(variable),
                                      suggestion(std::string(variable), Origin::environment)));
     } else {
       set_row(config, *row, text.substr(equals + 1));
@@ -296,7 +296,7 @@ void read_environment(Config& config, std::vector<std::string>& warnings) {
 }  // namespace
 
 std::string read_settings_file(std::string_view setting, const std::string& name) {
-  const std::string path = terminal_text(name);  // for messages
+  const std::string path = terminal_safe(name);  // for messages
   // O_NONBLOCK: opening a pipe must not wait for a writer.
   const net::Fd file(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   require(static_cast<bool>(file), errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
@@ -347,7 +347,7 @@ void require_valid(const Config& config) {
 void Config::set(std::string_view name, std::string_view value) {
   const SettingRow* row = find_row(name);
   if (row == nullptr) {
-    throw invalid("unknown setting {}; {}", terminal_text(name),
+    throw invalid("unknown setting {}; {}", terminal_safe(name),
                   suggestion(as_variable(name), Origin::environment));
   }
   set_row(*this, *row, value);

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "core/terminal_text.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
+#include "core/terminal_safe.hpp"
 
 namespace atoll_v1::atoll::net {
 namespace {
@@ -149,7 +149,7 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
       if (std::ranges::find(known, item.name) == known.end()) known.push_back(item.name);
     }
     throw invalid("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}",
-                  terminal_text(interfaces), terminal_text(why),
+                  terminal_safe(interfaces), terminal_safe(why),
                   known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
   };
   std::vector<std::string_view> names;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -23,9 +23,9 @@ constexpr std::streamsize most_ignored = std::numeric_limits<std::streamsize>::m
 constexpr std::uint64_t least_checked = std::uint64_t{1} << 26;
 
 // Returns the folders of the control groups around this process, the innermost first: those of
-// version 2, and those of version 1 of a controller such as "pids". Folders that do not exist may be
-// among them, because a container sees the paths of its groups on the host. `root` is the root of
-// the file system, which tests replace.
+// version 2, and those of version 1 of a controller such as "pids". Folders that do not exist may
+// be among them, because a container sees the paths of its groups on the host. `root` is the root
+// of the file system, which tests replace.
 std::vector<fs::path> control_groups(std::string_view controller, const fs::path& root) {
   std::vector<fs::path> groups;
   std::ifstream in(root / "proc/self/cgroup");
@@ -117,11 +117,11 @@ void require_free_memory(std::uint64_t bytes) {
   if (bytes < least_checked) return;
   const FreeMemory free = free_memory();
   require(bytes <= free.host, ErrorCode::out_of_memory,
-          "host memory: cannot allocate {} bytes: {} are free on this host (MemAvailable and "
+          "CPU memory: cannot allocate {} bytes: {} are free on this host (MemAvailable and "
           "SwapFree of /proc/meminfo)",
           bytes, free.host);
   require(bytes <= free.process, ErrorCode::out_of_memory,
-          "host memory: cannot allocate {} bytes: this process can take {} more, by {}", bytes,
+          "CPU memory: cannot allocate {} bytes: this process can take {} more, by {}", bytes,
           free.process, free.limit);
 }
 

@@ -24,7 +24,7 @@ struct FreeMemory {
 // replace.
 FreeMemory free_memory(const std::filesystem::path& root = "/");
 
-// Throws Error(out_of_memory) if `bytes` bytes of host memory cannot fit. Small sizes are not
+// Throws Error(out_of_memory) if `bytes` bytes of CPU memory cannot fit. Small sizes are not
 // checked, because the check reads files.
 void require_free_memory(std::uint64_t bytes);
 

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
-#include "core/terminal_text.hpp"
+#include "core/terminal_safe.hpp"
 
 namespace atoll_v1::atoll::log {
 namespace {
@@ -41,8 +41,8 @@ spdlog::level::level_enum to_spdlog(Level level) noexcept {
 // destroyed: threads of the library may still log when a program calls exit().
 spdlog::logger& logger() {
   static auto* const instance = [] {
-    auto made = std::make_unique<spdlog::logger>(
-        "atoll", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = std::make_unique<spdlog::logger>("atoll",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("%Y-%m-%d %H:%M:%S.%e %n %l %v");
     made->set_level(spdlog::level::info);
     return made.release();
@@ -94,7 +94,7 @@ Level level_from_name(std::string_view name) {
     if (levels[i].name == name) return static_cast<Level>(i);
   }
   throw invalid("log level \"{}\": expected trace, debug, info, warn, error or off",
-                terminal_text(name));
+                terminal_safe(name));
 }
 
 void set_level(Level level) { logger().set_level(to_spdlog(level)); }

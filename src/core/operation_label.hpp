@@ -1,4 +1,4 @@
-// The label of the operations that a thread enqueues. Backends on host memory compare it between
+// The label of the operations that a thread enqueues. Backends on CPU memory compare it between
 // ranks, so that two operations of one size in another order are not taken for each other.
 #pragma once
 

@@ -27,7 +27,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
-#include "core/terminal_text.hpp"
+#include "core/terminal_safe.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -164,7 +164,7 @@ std::vector<Address> resolve(std::string_view host, int port) {
   // "localhost" is always this machine (RFC 6761, 6.3), even in containers without /etc/hosts.
   if (status != 0 && host == "localhost") return resolve("127.0.0.1", port);
   if (status != 0) {
-    throw make_error(ErrorCode::not_found, "cannot resolve host \"{}\": {}", terminal_text(host),
+    throw make_error(ErrorCode::not_found, "cannot resolve host \"{}\": {}", terminal_safe(host),
                      ::gai_strerror(status));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);

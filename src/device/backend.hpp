@@ -1,5 +1,5 @@
 // The interfaces that a kind of device implements. Each subfolder holds one implementation;
-// tests add another, which proves that no caller depends on the host device.
+// tests add another, which proves that no caller depends on the CPU device.
 #pragma once
 
 #include <atomic>
@@ -135,7 +135,7 @@ struct GuardRule {
   std::function<void(const std::string&)> on_fault{};
 };
 
-// A second mapping of host memory. The mapping may be used from allow() to forbid(). Any other
+// A second mapping of CPU memory. The mapping may be used from allow() to forbid(). Any other
 // access prints a message and ends the process by SIGSEGV. The message has the text
 // GuardRule::early between begin() and end(), and GuardRule::late at other times. A write from
 // allow() to forbid() under Access::read has the text GuardRule::written.
@@ -173,7 +173,7 @@ class AllocationCount {
 
 // The properties that Device reports; they never change.
 struct DeviceInfo {
-  DeviceKind kind = DeviceKind::host;
+  DeviceKind kind = DeviceKind::cpu;
   std::string name;
   int ordinal = -1;
   std::string uuid{};
@@ -188,7 +188,7 @@ class DeviceBackend {
   const DeviceInfo& info() const noexcept { return info_; }
   virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory) on failure
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
-  // Allocates host memory that the device copies to and from without blocking the host; throws
+  // Allocates CPU memory that the device copies to and from without blocking the host; throws
   // Error(out_of_memory).
   virtual void* allocate_staging(std::size_t bytes);
   virtual void deallocate_staging(void* data) noexcept;
@@ -202,7 +202,7 @@ class DeviceBackend {
     allocations().add(-static_cast<std::ptrdiff_t>(bytes));
   }
   // Maps memory of this device a second time, guarded by `rule`. Returns null on devices other than
-  // the checked host device, and for memory that cannot be mapped twice.
+  // the checked CPU device, and for memory that cannot be mapped twice.
   virtual std::shared_ptr<GuardedMapping> guard([[maybe_unused]] void* data,
                                                 [[maybe_unused]] std::size_t bytes,
                                                 [[maybe_unused]] GuardRule rule) {

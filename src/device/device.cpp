@@ -28,7 +28,7 @@ void* DeviceBackend::allocate_staging(std::size_t bytes) {
   void* const data = ::operator new(bytes, staging_alignment, std::nothrow);
   if (data) return data;
   throw Error(ErrorCode::out_of_memory,
-              "host memory: cannot allocate " + std::to_string(bytes) + " bytes");
+              "CPU memory: cannot allocate " + std::to_string(bytes) + " bytes");
 }
 
 void DeviceBackend::deallocate_staging(void* data) noexcept {
@@ -99,7 +99,7 @@ std::chrono::nanoseconds Stream::exposed_communication() const {
 
 Device::Device(std::shared_ptr<DeviceBackend> impl) : impl_(std::move(impl)) {
   require(impl_ != nullptr,
-          "a Device of a null DeviceBackend: pass a backend, or use Device::host() or "
+          "a Device of a null DeviceBackend: pass a backend, or use Device::cpu() or "
           "Device::cuda()");
 }
 DeviceKind Device::kind() const noexcept { return impl_->info().kind; }

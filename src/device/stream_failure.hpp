@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
-#include "core/process_failure.hpp"
+#include "world/process_failure.hpp"
 
 namespace atoll_v1::atoll {
 

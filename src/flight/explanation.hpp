@@ -17,7 +17,7 @@ std::string name_text(const FlightOperation& operation);
 // Returns text such as "all_reduce 42 (1024 x f32, sum)".
 std::string call_text(const FlightOperation& operation);
 // Returns a text of the program, such as the name of a communicator or the text of an exception, as
-// a flight file holds it: as terminal_text() returns it, and a long text is cut.
+// a flight file holds it: as terminal_safe() returns it, and a long text is cut.
 std::string flight_text(std::string_view text);
 // Returns text such as "rank 3" or "ranks 0-2, 5". `ranks` must be ascending and not empty.
 std::string ranks_text(const std::vector<int>& ranks);

@@ -14,7 +14,7 @@
 
 #include "atoll/flight.hpp"
 #include "core/errors.hpp"
-#include "core/terminal_text.hpp"
+#include "core/terminal_safe.hpp"
 #include "flight/explanation.hpp"
 
 namespace atoll_v1::atoll {
@@ -311,7 +311,7 @@ std::string_view name(FlightState state) noexcept {
 }
 
 std::string flight_text(std::string_view text) {
-  std::string shown = terminal_text(text);
+  std::string shown = terminal_safe(text);
   std::size_t most = max_flight_text;
   if (shown.size() <= most) return shown;
   while (most > 0 && (static_cast<unsigned char>(shown[most]) & 0xc0) == 0x80) --most;

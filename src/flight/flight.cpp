@@ -17,10 +17,10 @@
 #include "core/limits.hpp"
 #include "core/log.hpp"
 #include "core/size_signal_block.hpp"
-#include "core/store_protocol.hpp"
-#include "core/world_internals.hpp"
 #include "flight/inquiry.hpp"
 #include "flight/observation.hpp"
+#include "store/protocol.hpp"
+#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

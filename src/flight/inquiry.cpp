@@ -16,9 +16,9 @@
 #include "atoll/observer.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
-#include "core/text.hpp"
-#include "core/world_internals.hpp"
+#include "core/parse.hpp"
 #include "flight/explanation.hpp"
+#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "atoll/flight.hpp"
 #include "atoll/world.hpp"
-#include "core/store.hpp"
+#include "store/store.hpp"
 
 namespace atoll_v1::atoll {
 

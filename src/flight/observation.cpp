@@ -16,10 +16,10 @@
 #include <map>
 
 #include "core/errors.hpp"
-#include "core/launch.hpp"
-#include "core/store_observer.hpp"
-#include "core/terminal_text.hpp"
+#include "core/terminal_safe.hpp"
 #include "flight/explanation.hpp"
+#include "store/observer.hpp"
+#include "world/launch.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -64,7 +64,7 @@ void pack_communicator(store::Packer& packer, const FlightLog& log, std::size_t 
       .wide_number(runs ? age(log, running->started_ns) : 0);
 }
 
-std::string text_from(store::Unpacker& in) { return terminal_text(in.text(max_text)); }
+std::string text_from(store::Unpacker& in) { return terminal_safe(in.text(max_text)); }
 
 std::int64_t signed_from(store::Unpacker& in, std::uint64_t subtracted) {
   constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
@@ -204,7 +204,7 @@ ObservedRank observed_rank(const store::Answered& answer) {
   } else {
     rank.state = answer.host.empty() ? ObservedRank::State::absent : ObservedRank::State::silent;
   }
-  rank.host = terminal_text(answer.host);
+  rank.host = terminal_safe(answer.host);
   rank.pid = answer.pid;
   return rank;
 }

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "atoll/observer.hpp"
-#include "core/store_protocol.hpp"
 #include "flight/recorder.hpp"
+#include "store/protocol.hpp"
 
 namespace atoll_v1::atoll {
 

@@ -53,9 +53,9 @@ class Estimator {
   // Returns true if an engine supports the strategy with the given options.
   bool is_possible(Strategy strategy) const {
     const StrategyRule rule = rule_of(strategy, q_.options.accumulation);
-    const int shards = shards_of(rule.over), inner = q_.options.inner_shards;
+    const int shards = shards_of(rule.over), secondary = q_.options.secondary_shards;
     if (rule.resident && q_.quantized > 0) return false;
-    return inner == 0 || rule.resident || shards == 1 || shards % inner == 0;
+    return secondary == 0 || rule.resident || shards == 1 || shards % secondary == 0;
   }
   double available() const { return static_cast<double>(q_.memory_bytes) * (1 - q_.reserve); }
 
@@ -92,8 +92,8 @@ class Estimator {
       sum += q_.parameters * low;
     } else {
       sum += static_cast<std::uint64_t>(options.prefetch + 1) * q_.largest_unit * low;
-      if (options.inner_shards > 0) {
-        sum += q_.parameters * low / static_cast<std::uint64_t>(options.inner_shards);
+      if (options.secondary_shards > 0) {
+        sum += q_.parameters * low / static_cast<std::uint64_t>(options.secondary_shards);
       }
     }
     if (const std::uint64_t narrow = size_of(options.precision.reduce); narrow < gradient_size) {
@@ -116,17 +116,17 @@ class Estimator {
                                       static_cast<double>(int8_bytes(q_.quantized));
     const double reduced =
         static_cast<double>(trained()) * static_cast<double>(size_of(q_.options.precision.reduce));
-    const bool inner = !rule.resident && q_.options.inner_shards > 0;
-    const double gathers = rule.resident ? 1 : (inner ? 1 : 2) * q_.micro_batches;
-    const double inside = inner ? q_.micro_batches * inner_leg(gathered) : 0;
+    const bool secondary = !rule.resident && q_.options.secondary_shards > 0;
+    const double gathers = rule.resident ? 1 : (secondary ? 1 : 2) * q_.micro_batches;
+    const double intra = secondary ? q_.micro_batches * secondary_leg(gathered) : 0;
     const double reductions = rule.accumulates_unsharded ? 1 : q_.micro_batches;
     switch (rule.over) {
       case ShardedOver::nothing:
         return 2 * world_leg(reduced);
       case ShardedOver::world:
-        return inside + gathers * world_leg(gathered) + reductions * world_leg(reduced);
+        return intra + gathers * world_leg(gathered) + reductions * world_leg(reduced);
       case ShardedOver::shard_axis:
-        return inside + gathers * leg(gathered, shards, shard_) +
+        return intra + gathers * leg(gathered, shards, shard_) +
                reductions * leg(reduced, shards, shard_) +
                2 * leg(reduced / shards, q_.mesh.replicate, replicate_);
     }
@@ -139,11 +139,11 @@ class Estimator {
     return leg(bytes, q_.mesh.shard, shard_) +
            leg(bytes / q_.mesh.shard, q_.mesh.replicate, replicate_);
   }
-  // Returns the time to gather every unit once over the inner groups, which are groups of
-  // Options::inner_shards ranks. If an inner group spans several shard groups, its slower links set
-  // the time of all ranks.
-  double inner_leg(double bytes) const {
-    const int ranks = q_.options.inner_shards, shard = q_.mesh.shard;
+  // Returns the time to gather every unit once over the secondary groups, which are groups of
+  // Options::secondary_shards ranks. If an secondary group spans several shard groups, its slower
+  // links set the time of all ranks.
+  double secondary_leg(double bytes) const {
+    const int ranks = q_.options.secondary_shards, shard = q_.mesh.shard;
     if (shard % ranks != 0 && ranks % shard != 0) return leg(bytes, ranks, replicate_);
     if (ranks <= shard) return leg(bytes, ranks, shard_);
     return leg(bytes, shard, shard_) + leg(bytes / shard, ranks / shard, replicate_);

@@ -58,7 +58,7 @@ std::vector<Declaration> declarations_of(const Mesh& mesh, const Options& option
   list.add("Options::gradients", options.gradients == GradientScale::average ? "average" : "sum");
   list.add("Precision::param", name(options.precision.param));
   list.add("Precision::reduce", name(options.precision.reduce));
-  list.add("Options::inner_shards", options.inner_shards);
+  list.add("Options::secondary_shards", options.secondary_shards);
   list.add("Options::prefetch", options.prefetch);
   list.add("Options::reduce_buffers", options.reduce_buffers);
   list.add("Options::memory_bytes", options.memory_bytes);

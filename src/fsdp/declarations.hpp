@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "core/agreement.hpp"
 #include "fsdp/unit.hpp"
+#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/live_save.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
-#include "core/text.hpp"
-#include "device/host/kernels.hpp"
+#include "core/parse.hpp"
+#include "device/cpu/kernels.hpp"
 #include "device/int8_blocks.hpp"
 #include "device/ops.hpp"
 #include "fsdp/declarations.hpp"
-#include "fsdp/live_save.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/segment_values.hpp"
 
@@ -38,11 +38,10 @@ void check_quantized(const EngineSetup& setup) {
   const ParamSpec* const param = first_quantized(setup);
   const auto& [strategy, accumulation] =
       std::pair(setup.options.strategy, setup.options.accumulation);
-  require(
-      param == nullptr || !rule_of(strategy, accumulation).resident,
-      "freeze: parameter {} is quantized, but {} keeps whole parameters in the type of compute: "
-      "use full_shard or hybrid_shard",
-      param ? param->name : "", name(strategy));
+  require(param == nullptr || !rule_of(strategy, accumulation).resident,
+          "seal: parameter {} is quantized, but {} keeps whole parameters in the type of compute: "
+          "use full_shard or hybrid_shard",
+          param ? param->name : "", name(strategy));
 }
 
 // Ends a collective call of this rank whose callback may have thrown `problem`. The rank throws
@@ -68,8 +67,8 @@ void share(const RankSet& ranks, std::string_view call, const std::exception_ptr
   }
 }
 
-// Backends of GPUs leave sums of 16 bits and sums in a fixed order to the library. Then the lanes of
-// reductions only move data, so they need no compute units if gathers need none.
+// Backends of GPUs leave sums of 16 bits and sums in a fixed order to the library. Then the lanes
+// of reductions only move data, so they need no compute units if gathers need none.
 ComputeUnits reduce_units(const Options& options, const Config& config) {
   const bool library_sums =
       size_of(options.precision.reduce) < sizeof(float) || config.deterministic != 0;
@@ -103,7 +102,7 @@ EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
       sharding(sharding_of(mesh, options)),
       scheduler(sharding.shard, sharding.replicate,
                 {.device = options.device,
-                 .inner = sharding.inner,
+                 .secondary = sharding.secondary,
                  .backend = options.backend,
                  .root = mesh.axis("world"),
                  .gather_units = options.gather_units,
@@ -157,7 +156,7 @@ Engine::~Engine() {
 Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params) {
   EngineSetup& setup = impl_->setup;
   const OneThread one(setup.calling, "add_unit");
-  if (setup.frozen) throw invalid("add_unit({}): freeze() has been called already", unit_name);
+  if (setup.sealed) throw invalid("add_unit({}): seal() has been called already", unit_name);
   require(!impl_->by_name.contains(unit_name), "add_unit({}): the name is already in use",
           unit_name);
   auto state = std::make_unique<UnitState>(
@@ -170,11 +169,11 @@ Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params
   return *setup.units.back();
 }
 
-void Engine::freeze(const std::vector<std::string>& order) {
+void Engine::seal(const std::vector<std::string>& order) {
   EngineSetup& setup = impl_->setup;
-  const OneThread one(setup.calling, "freeze");
-  agree(setup.ranks, "freeze", [&] {
-    if (setup.frozen) throw invalid("freeze: called twice");
+  const OneThread one(setup.calling, "seal");
+  agree(setup.ranks, "seal", [&] {
+    if (setup.sealed) throw invalid("seal: called twice");
     check_quantized(setup);
     setup.plan = impl_->plan_of(order);
     return declarations_of(setup.units, order);
@@ -182,10 +181,10 @@ void Engine::freeze(const std::vector<std::string>& order) {
   // On one shard, whole parameters in the compute type would stay beside the 8-bit ones.
   if (first_quantized(setup)) setup.sharding.resident = false;
   impl_->storage.allocate();
-  impl_->gathering.freeze();
-  impl_->reducing.freeze();
-  impl_->pass.freeze();
-  setup.frozen = true;
+  impl_->gathering.seal();
+  impl_->reducing.seal();
+  impl_->pass.seal();
+  setup.sealed = true;
 }
 
 PassPlan Engine::Impl::plan_of(const std::vector<std::string>& order) const {
@@ -198,7 +197,7 @@ PassPlan Engine::Impl::plan_of(const std::vector<std::string>& order) const {
   std::vector<UnitSize> sizes;
   for (const auto& unit : setup.units) {
     if (!used[sizes.size()])
-      throw invalid("freeze: unit {} does not occur in the declared order", unit->name());
+      throw invalid("seal: unit {} does not occur in the declared order", unit->name());
     sizes.push_back(state_of(*unit).size);
   }
   return plan_pass(indices, sizes,
@@ -214,8 +213,8 @@ Unit& Engine::Impl::unit(std::string_view name) const {
 
 Unit& Engine::unit(std::string_view unit_name) { return impl_->unit(unit_name); }
 
-void EngineSetup::check_frozen(std::string_view call) const {
-  require(frozen, "{}: call Engine::freeze() first", call);
+void EngineSetup::check_sealed(std::string_view call) const {
+  require(sealed, "{}: call Engine::seal() first", call);
 }
 
 void EngineSetup::begin_fill(const Segment& segment) {
@@ -264,7 +263,7 @@ void Engine::wait_gradients(Stream& compute) {
 
 void Engine::parameters_changed(Stream& compute) {
   const OneThread one(impl_->setup.calling, "parameters_changed");
-  impl_->setup.check_frozen("parameters_changed");
+  impl_->setup.check_sealed("parameters_changed");
   impl_->pass.check_waited();
   EngineAccess::parameters_changed(*this, compute);
   impl_->gathering.add_writer(compute);
@@ -300,14 +299,14 @@ MemoryPlan& Engine::memory() noexcept { return impl_->storage.plan(); }
 Scheduler& Engine::scheduler() noexcept { return impl_->setup.scheduler; }
 Engine::Traffic Engine::traffic() const noexcept {
   const Traffic &gathered = impl_->gathering.traffic(), &reduced = impl_->reducing.traffic();
-  return {gathered.shard_bytes + reduced.shard_bytes, gathered.inner_bytes,
+  return {gathered.shard_bytes + reduced.shard_bytes, gathered.secondary_bytes,
           reduced.replicate_bytes};
 }
 
 void Engine::initialize(std::uint64_t seed) {
   const OneThread one(impl_->setup.calling, "initialize");
   agree(impl_->setup.ranks, "initialize", [&]() -> std::vector<Declaration> {
-    impl_->setup.check_frozen("initialize");
+    impl_->setup.check_sealed("initialize");
     return {{"the seed", fmt::format("{}", seed)}};
   });
   const Device& device = impl_->setup.options.device;
@@ -329,7 +328,7 @@ void Engine::initialize(std::uint64_t seed) {
 
 void Engine::assign(const std::function<void(const Segment&, std::span<float>)>& fill) {
   const OneThread one(impl_->setup.calling, "assign");
-  impl_->setup.check_frozen("assign");
+  impl_->setup.check_sealed("assign");
   impl_->pass.check_idle();
   std::exception_ptr problem;
   try {
@@ -375,7 +374,7 @@ void EngineAccess::refresh(Engine& engine) {
 
 void Engine::refresh() {
   const OneThread one(impl_->setup.calling, "refresh");
-  impl_->setup.check_frozen("refresh");
+  impl_->setup.check_sealed("refresh");
   EngineAccess::refresh(*this);
   impl_->setup.has_values = true;
 }
@@ -384,7 +383,7 @@ void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
   const OneThread one(impl_->setup.calling, "visit");
   agree(impl_->setup.ranks, "visit", [&]() -> std::vector<Declaration> {
-    impl_->setup.check_frozen("visit");
+    impl_->setup.check_sealed("visit");
     impl_->pass.check_readable("visit");
     return {};
   });
@@ -417,9 +416,9 @@ void Engine::visit(
       stream.synchronize();
       values[b].resize(bucket.layout.elements);
       if (bucket.quantized) {
-        host::dequantize(values[b], stored.data());
+        cpu::dequantize(values[b], stored.data());
       } else {
-        host::cast(values[b], ConstView(stored.data(), view.count, view.dtype));
+        cpu::cast(values[b], ConstView(stored.data(), view.count, view.dtype));
       }
     }
     for (std::size_t p = 0; p < state.params.size(); ++p) {

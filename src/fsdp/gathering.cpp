@@ -9,7 +9,7 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-void Gathering::freeze() { slots_.resize(sharding_.resident ? 0 : plan_.gathered_slots.size()); }
+void Gathering::seal() { slots_.resize(sharding_.resident ? 0 : plan_.gathered_slots.size()); }
 
 void Gathering::masters_updated(std::size_t unit, const Event& event, Stale stale) {
   units_[unit].updated = event;
@@ -45,7 +45,7 @@ void Gathering::begin_pass(const PassOptions& pass) {
   next_ = wanted_ = 0;
   resharded_.assign(plan_.unshards.size(), false);
   gathered_.assign(plan_.unshards.size(), LaneEvent());
-  for (UnitParameters& unit : units_) unit.has_inner_shard = false;
+  for (UnitParameters& unit : units_) unit.has_secondary_shard = false;
   if (sharding_.resident) {
     gather_resident();
   } else if (setup_.options.prefetch > 0) {
@@ -94,11 +94,11 @@ void Gathering::reshard(Stream& compute, std::size_t position) {
     return;
   }
   const bool backward_follows = is_training() && position < plan_.forward_length;
-  const bool saves = backward_follows && setup_.state(unshard.unit).inner_shard.count > 0 &&
-                     !unit.has_inner_shard && !unshard.stays_unsharded;
+  const bool saves = backward_follows && setup_.state(unshard.unit).secondary_shard.count > 0 &&
+                     !unit.has_secondary_shard && !unshard.stays_unsharded;
   if (!saves && !is_used_again(index)) empty(compute, unshard.slot);
   slots_[unshard.slot].free = compute.record();
-  if (saves) save_inner_shard(unshard.unit, unshard.slot);
+  if (saves) save_secondary_shard(unshard.unit, unshard.slot);
   // The next scope would ask for this gather too, but only after the reduction of this unit.
   gather_ahead(std::max(wanted_, index + 1 + static_cast<std::size_t>(setup_.options.prefetch)));
 }
@@ -162,14 +162,15 @@ bool Gathering::is_used_again(std::size_t index) const {
 
 // Returns true if the gather may be enqueued, which requires that its slot (buffer for an unsharded
 // unit) is free. A gather for backward must also follow the end of the unit's forward if forward
-// saves an inner shard, from which backward gathers, or if the unit stays unsharded until backward.
+// saves an secondary shard, from which backward gathers, or if the unit stays unsharded until
+// backward.
 bool Gathering::may_gather(std::size_t index) const {
   const Unshard& unshard = plan_.unshards[index];
   const std::size_t mirror = plan_.mirror_of(index);
   const bool backward = unshard.first >= plan_.forward_length;
   if (backward && plan_.unshards[mirror].stays_unsharded) return resharded_[mirror];
   if (index >= slots_.size() && !resharded_[index - slots_.size()]) return false;
-  return !backward || setup_.state(unshard.unit).inner_shard.count == 0 || resharded_[mirror];
+  return !backward || setup_.state(unshard.unit).secondary_shard.count == 0 || resharded_[mirror];
 }
 
 void Gathering::gather(std::size_t index) {
@@ -183,11 +184,11 @@ void Gathering::gather(std::size_t index) {
   stream.wait(slot.free);
   empty(stream, unshard.slot);
   storage_.hold_parameters(stream, unshard.slot, unit);
-  if (parameters.has_inner_shard) {
+  if (parameters.has_secondary_shard) {
     const View all =
         storage_.parameter_slot(unshard.slot).view(DType::u8).part(0, unit.size.gathered);
-    const Work work = scheduler_.all_gather_inner(unit.inner_shard, all, {}, unit.name);
-    if (sharding_.inner.size() > 1) traffic_.inner_bytes += all.bytes();
+    const Work work = scheduler_.all_gather_secondary(unit.secondary_shard, all, {}, unit.name);
+    if (sharding_.secondary.size() > 1) traffic_.secondary_bytes += all.bytes();
   } else {
     stream.wait(parameters.updated);
     for (const UnitBucket& bucket : unit.buckets) {
@@ -233,13 +234,13 @@ void Gathering::gather_blocks(const UnitState& unit, const UnitBucket& bucket, V
       "dequantize");
 }
 
-// Copies this rank's inner shard, from which backward gathers the unit, out of the slot (buffer for
-// an unsharded unit). The slot is free after the copy.
-void Gathering::save_inner_shard(std::size_t index, std::size_t slot) {
-  const View to = setup_.state(index).inner_shard;
+// Copies this rank's secondary shard, from which backward gathers the unit, out of the slot (buffer
+// for an unsharded unit). The slot is free after the copy.
+void Gathering::save_secondary_shard(std::size_t index, std::size_t slot) {
+  const View to = setup_.state(index).secondary_shard;
   const auto* from = static_cast<const std::byte*>(storage_.parameter_slot(slot).data());
-  from += static_cast<std::uint64_t>(sharding_.inner.index) * to.count;
-  units_[index].has_inner_shard = true;
+  from += static_cast<std::uint64_t>(sharding_.secondary.index) * to.count;
+  units_[index].has_secondary_shard = true;
   slots_[slot].free = scheduler_.run(
       Lane::gather, slots_[slot].free,
       [&](Stream& stream) {

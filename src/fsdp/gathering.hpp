@@ -30,7 +30,7 @@ class Gathering {
  public:
   Gathering(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}
   void add_unit() { units_.emplace_back(); }
-  void freeze();  // must be called once, after Storage::allocate()
+  void seal();  // must be called once, after Storage::allocate()
 
   // Declares that the master parameters of a unit are up to date once `event` has happened, and
   // that the unsharded copies selected by `stale` are older.
@@ -65,11 +65,12 @@ class Gathering {
     bool stale = false;                  // true if the master parameters changed after the gather
   };
   struct UnitParameters {
-    Event updated;                 // event that happens when the unit's masters are up to date
-    Event read;                    // event that happens when compute no longer reads the unit
-    LaneEvent gathered;            // event that happens when resident parameters are unsharded
-    Stale stale = Stale::all;      // which resident parameters are stale
-    bool has_inner_shard = false;  // true when forward has saved the inner shard for backward
+    Event updated;             // event that happens when the unit's masters are up to date
+    Event read;                // event that happens when compute no longer reads the unit
+    LaneEvent gathered;        // event that happens when resident parameters are unsharded
+    Stale stale = Stale::all;  // which resident parameters are stale
+    bool has_secondary_shard =
+        false;  // true when forward has saved the secondary shard for backward
   };
 
   bool is_training() const noexcept { return pass_.kind == PassOptions::Kind::train; }
@@ -86,7 +87,7 @@ class Gathering {
   void gather_bucket(const UnitState& unit, const UnitBucket& bucket, View unsharded,
                      const Event& after);
   void gather_blocks(const UnitState& unit, const UnitBucket& bucket, View unsharded);
-  void save_inner_shard(std::size_t unit, std::size_t slot);
+  void save_secondary_shard(std::size_t unit, std::size_t slot);
   void empty(Stream& stream, std::size_t slot);
 
   EngineSetup& setup_;

@@ -19,7 +19,7 @@ std::string used_late(std::string_view scope) {
 
 }  // namespace
 
-void Guards::freeze() {
+void Guards::seal() {
   scopes_.resize(setup_.plan.sequence.size());
   bool misses = false;  // true if the memory of a scope is not guarded
   for (std::size_t position = 0; position < scopes_.size(); ++position) {
@@ -32,7 +32,7 @@ void Guards::freeze() {
     misses = misses || !scopes_[position].gradients.mapping;
   }
   if (misses && !setup_.world().config().check.empty() &&
-      setup_.options.device.kind() == DeviceKind::host) {
+      setup_.options.device.kind() == DeviceKind::cpu) {
     log::warn(
         "ATOLL_CHECK=lifetimes: memory of the backend {} cannot be mapped twice, so the checker "
         "does not find reads of parameters on the host before their gather has arrived",

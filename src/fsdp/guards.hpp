@@ -1,4 +1,4 @@
-// With ATOLL_CHECK=lifetimes on the host device, callers get parameters and gradients through
+// With ATOLL_CHECK=lifetimes on the CPU device, callers get parameters and gradients through
 // mappings that are protected while the content is not valid (GuardedMapping in
 // device/backend.hpp).
 #pragma once
@@ -22,7 +22,7 @@ namespace atoll_v1::atoll::fsdp {
 class Guards {
  public:
   Guards(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}
-  void freeze();  // must be called once, after Storage::allocate()
+  void seal();  // must be called once, after Storage::allocate()
 
   void open(Stream& compute, std::size_t position);
   void close(Stream& compute, std::size_t position);

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/agreement.hpp"
 #include "core/errors.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
+#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/rank_set.hpp"
 #include "flight/flight.hpp"
+#include "world/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "core/errors.hpp"
-#include "core/world_internals.hpp"
+#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

@@ -17,13 +17,13 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/live_save.hpp"
 #include "core/errors.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
 #include "device/ops.hpp"
 #include "fsdp/declarations.hpp"
 #include "fsdp/gathering.hpp"
-#include "fsdp/groups.hpp"
-#include "fsdp/live_save.hpp"
+#include "fsdp/parameter_groups.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
 #include "fsdp/step_values.hpp"
@@ -38,7 +38,7 @@ std::uint64_t owned_elements(const UnitState& unit) {
 }
 
 void check(Engine& engine, const OptimizerOptions& options) {
-  EngineAccess::setup(engine).check_frozen("Optimizer");
+  EngineAccess::setup(engine).check_sealed("Optimizer");
   require(!EngineAccess::reducing(engine).has_on_final(),
           "Optimizer: the engine has another optimizer already");
   require(
@@ -115,7 +115,7 @@ struct Optimizer::Impl {
   Buffer result;                           // f64: norm, clip factor, number of steps
   Buffer reported;                         // f64: norm after updates in backward
   // Host copy of norm, clip factor and number of steps, valid once `known` has happened. The copy
-  // is in staging memory, because a GPU's copy to ordinary host memory would block the caller.
+  // is in staging memory, because a GPU's copy to ordinary CPU memory would block the caller.
   Buffer outcome_memory = engine.device().allocate_staging(3 * sizeof(double));
   std::span<double, 3> outcome{static_cast<double*>(outcome_memory.data()), 3};
   Event known;

@@ -6,11 +6,11 @@
 #include <exception>
 #include <utility>
 
-#include "core/agreement.hpp"
 #include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
+#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -53,8 +53,8 @@ void PassState::check_micro(const PassOptions& next) const {
                 expected);
 }
 
-void PassState::freeze() {
-  guards_.freeze();
+void PassState::seal() {
+  guards_.seal();
   // The first pass waits for this event too, so that a stream that cannot wait for events of the
   // device is found before it is used.
   ended_ = scheduler_.stream(Lane::gather).record();
@@ -63,7 +63,7 @@ void PassState::freeze() {
 // Throws the errors of begin() that this rank finds alone.
 void PassState::check_begin(const PassOptions& options, const Stream& compute) const {
   setup_.world().check();
-  setup_.check_frozen("begin");
+  setup_.check_sealed("begin");
   check_closed();
   setup_.check_values("Engine::begin");
   require(options.kind == PassOptions::Kind::train || options.kind == PassOptions::Kind::eval,
@@ -123,7 +123,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
 }
 
 void PassState::wait_gradients(Stream& compute, std::string_view call) {
-  setup_.check_frozen(call);
+  setup_.check_sealed(call);
   setup_.world().check();
   // The wait comes first, so that a failed reduction stops the stream before parameters change, and
   // the error of the reduction is thrown instead of the error about micro batches.
@@ -187,7 +187,7 @@ void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t en
   require(
       &expected == &unit,
       "{}({}): the declared order has unit {} here (use {} of {}); every pass uses the units in "
-      "the order given to freeze(): to skip a unit, open and close its scopes, and write zeros "
+      "the order given to seal(): to skip a unit, open and close its scopes, and write zeros "
       "to its gradients",
       scope, unit.name(), expected.name(), position_ + 1, length());
 }
@@ -247,7 +247,7 @@ bool PassState::checks_gradients(const UnitState& unit, std::size_t position) co
 }
 
 void PassState::warn_of_unwritten(const UnitState& unit, std::size_t position) {
-  if (warned_of_unwritten_ || setup_.options.device.kind() == DeviceKind::virtual_time ||
+  if (warned_of_unwritten_ || setup_.options.device.kind() == DeviceKind::simulated ||
       reducing_.write_mode(unit, position) != WriteMode::overwrite) {
     return;
   }
@@ -280,8 +280,8 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     if (backward) warn_of_unwritten(state, position);
     scheduler_.end_work(compute, begun_[position], backward ? "backward" : "forward", unit.name());
     // The gather of the next unit is enqueued before the reduction of this one. Both wait for the
-    // same compute, but a backend may launch the collectives of a GPU in the order of the calls, and
-    // compute needs the gather first.
+    // same compute, but a backend may launch the collectives of a GPU in the order of the calls,
+    // and compute needs the gather first.
     const auto written = backward ? reducing_.close(compute, state, position_) : std::nullopt;
     end_use(position);
     if (written) reducing_.reduce(state, *written);

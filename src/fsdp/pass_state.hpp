@@ -23,7 +23,7 @@ class PassState {
   PassState(EngineSetup& setup, const Storage& storage, Gathering& gathering, Reducing& reducing)
       : setup_(setup), storage_(storage), gathering_(gathering), reducing_(reducing) {}
 
-  void freeze();  // must be called once, after Storage::allocate()
+  void seal();  // must be called once, after Storage::allocate()
 
   // Implements Engine::begin() and throws its errors.
   void begin(const PassOptions& options, Stream& compute);

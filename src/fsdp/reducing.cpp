@@ -5,7 +5,7 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-void Reducing::freeze() {
+void Reducing::seal() {
   slots_.resize(sharding_.accumulates_unsharded ? 0 : plan_.gradient_slots.size());
 }
 
@@ -83,14 +83,14 @@ void Reducing::wait(Stream& compute) const {
 void Reducing::reduce(const UnitState& unit, const Event& written) {
   UnitGradient& gradient = units_[unit.index];
   LaneEvent reduced = setup_.sharded() ? reduce_shards(unit, written) : written;
-  const bool outer = is_last() && setup_.replicated();
-  if (outer) {
+  const bool replicate = is_last() && setup_.replicated();
+  if (replicate) {
     for (const UnitBucket& bucket : unit.buckets) {
       if (bucket.trainable) reduce_across(unit, bucket.gradient, reduced);
     }
-    reduced = scheduler_.record(Lane::outer);
+    reduced = scheduler_.record(Lane::replicate);
   }
-  const Lane lane = outer ? Lane::outer : Lane::reduce;
+  const Lane lane = replicate ? Lane::replicate : Lane::reduce;
   if (is_last() && averages()) reduced = average(unit, lane);
   gradient.reduced = reduced;
   if (is_last() && on_final_) {
@@ -161,15 +161,15 @@ void Reducing::reduce_shard(const UnitState& unit, View unsharded, View target,
 void Reducing::reduce_across(const UnitState& unit, View gradient, const Event& reduced) {
   View sent = gradient;
   if (setup_.casts_gradients()) {
-    sent = storage_.cast_outer(gradient.count);
+    sent = storage_.cast_replicate(gradient.count);
     scheduler_.run(
-        Lane::outer, reduced, [&](Stream& stream) { setup_.ops().cast(stream, sent, gradient); },
-        "cast");
+        Lane::replicate, reduced,
+        [&](Stream& stream) { setup_.ops().cast(stream, sent, gradient); }, "cast");
   }
   const Work work = scheduler_.all_reduce(sent, reduced, unit.name);
   traffic_.replicate_bytes += sent.bytes();
   if (setup_.casts_gradients()) {
-    setup_.ops().cast(scheduler_.stream(Lane::outer), gradient, sent);
+    setup_.ops().cast(scheduler_.stream(Lane::replicate), gradient, sent);
   }
 }
 

@@ -1,5 +1,5 @@
 // Reduces gradients: compute writes unsharded gradients, and the lanes (communication streams)
-// `reduce` and `outer` sum them over ranks into sharded gradients.
+// `reduce` and `replicate` sum them over ranks into sharded gradients.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class Reducing {
 
   Reducing(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}
   void add_unit() { units_.emplace_back(); }
-  void freeze();  // must be called once, after Storage::allocate()
+  void seal();  // must be called once, after Storage::allocate()
   void set_on_final(OnFinal on_final) { on_final_ = std::move(on_final); }
   bool has_on_final() const noexcept { return static_cast<bool>(on_final_); }
 

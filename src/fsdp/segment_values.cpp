@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "device/host/kernels.hpp"
+#include "device/cpu/kernels.hpp"
 #include "device/int8_blocks.hpp"
 #include "device/ops.hpp"
 
@@ -14,11 +14,11 @@ void SegmentWriter::write(const Segment& segment, std::uint64_t at, std::span<co
   if (segment.param->quantized) {
     into = segment.blocks.part(int8_bytes(at), int8_bytes(values.size()));
     stored_.resize(into.bytes());
-    host::quantize(stored_.data(), values);
+    cpu::quantize(stored_.data(), values);
   } else {
     into = segment.values.part(at, values.size());
     stored_.resize(into.bytes());
-    host::cast({stored_.data(), values.size(), into.dtype}, values);
+    cpu::cast({stored_.data(), values.size(), into.dtype}, values);
   }
   stream_.copy(into.data, stored_.data(), stored_.size());
   stream_.synchronize();  // the copy must end before the next call overwrites `stored_`

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cctype>
 
-#include "core/agreement.hpp"
 #include "core/errors.hpp"
 #include "device/int8_blocks.hpp"
 #include "fsdp/setup.hpp"
+#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -31,7 +31,7 @@ Shard shard_of(const EngineSetup& setup, const UnitBucket& bucket) {
 }
 
 void check_state_name(const EngineSetup& setup, std::string_view name) {
-  setup.check_frozen("add_state");
+  setup.check_sealed("add_state");
   require(!name.empty(), "add_state: a state needs a name");
   const auto is_allowed = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
@@ -108,7 +108,7 @@ BucketParts cut_by_bucket(const EngineSetup& setup, const Buffer& memory, DType 
 
 std::vector<Segment> Engine::segments() const {
   const EngineSetup& setup = EngineAccess::setup(*this);
-  setup.check_frozen("segments");
+  setup.check_sealed("segments");
   std::vector<Segment> found;
   for (const auto& unit : setup.units) {
     const UnitState& state = state_of(*unit);

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "atoll/optimizer.hpp"
-#include "core/rank_set.hpp"
 #include "core/socket.hpp"
-#include "core/process_failure.hpp"
 #include "fsdp/one_thread.hpp"
 #include "fsdp/strategy.hpp"
 #include "fsdp/unit.hpp"
+#include "world/process_failure.hpp"
+#include "world/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -34,7 +34,7 @@ struct OwnState {
   std::vector<std::vector<View>> wholes{};
 };
 
-// The constructor of Engine, add_unit(), freeze(), add_state(), the constructor of Optimizer and
+// The constructor of Engine, add_unit(), seal(), add_state(), the constructor of Optimizer and
 // use_groups() write this state. Afterwards the parts only read it, except `has_values`,
 // `unfilled` and `calling`, and enqueue work on the scheduler.
 struct EngineSetup {
@@ -51,8 +51,8 @@ struct EngineSetup {
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
   World& world() const { return ranks.world(); }  // throws if it has been destroyed
   DeviceOps& ops() const noexcept { return options.device.ops(); }
-  // Throws Error(invalid_argument) that names `call`, unless Engine::freeze() has been called.
-  void check_frozen(std::string_view call) const;
+  // Throws Error(invalid_argument) that names `call`, unless Engine::seal() has been called.
+  void check_sealed(std::string_view call) const;
   void begin_fill(const Segment& segment);  // sets `unfilled`
   // Throws Error(invalid_argument) that names `call`, while parameters have no values.
   void check_values(std::string_view call) const;
@@ -72,7 +72,7 @@ struct EngineSetup {
   Sharding sharding;
   Scheduler scheduler;
   std::vector<std::unique_ptr<Unit>> units;
-  bool frozen = false;
+  bool sealed = false;
   bool has_values = false;  // true when parameters have been initialized, assigned or loaded
   // The parameter that assign(), import_weights() or load() is filling or failed to fill.
   std::string unfilled;

@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include "core/agreement.hpp"
+#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

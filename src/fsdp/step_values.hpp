@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "core/rank_set.hpp"
+#include "world/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

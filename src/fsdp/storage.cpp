@@ -51,8 +51,8 @@ std::uint64_t master_count(const UnitBucket& bucket, std::uint64_t elements) {
 }  // namespace
 
 std::uint64_t MemoryPlan::total() const noexcept {
-  return parameters + resident + optimizer + gradients + gathered + inner_shards + whole_gradients +
-         staging + activations;
+  return parameters + resident + optimizer + gradients + gathered + secondary_shards +
+         whole_gradients + staging + activations;
 }
 
 namespace {
@@ -68,7 +68,7 @@ std::array<MemoryRow, 10> rows_of(const MemoryPlan& plan) {
            {"optimizer", plan.optimizer},
            {"gradients (f32 shards)", plan.gradients},
            {"parameters (gathered while used)", plan.gathered},
-           {"parameters (inner shards)", plan.inner_shards},
+           {"parameters (secondary shards)", plan.secondary_shards},
            {"whole gradients", plan.whole_gradients},
            {"staging", plan.staging},
            {"activations (set by the caller)", plan.activations},
@@ -99,9 +99,9 @@ void Storage::plan_memory() {
   for (const auto& entry : setup_.units) {
     const UnitState& unit = state_of(*entry);
     if (sharding_.resident) memory_.resident += unit.size.gathered;
-    if (!sharding_.inner.ranks.empty()) {
-      memory_.inner_shards +=
-          unit.size.gathered / static_cast<std::uint64_t>(sharding_.inner.size());
+    if (!sharding_.secondary.ranks.empty()) {
+      memory_.secondary_shards +=
+          unit.size.gathered / static_cast<std::uint64_t>(sharding_.secondary.size());
     }
     unsharded_gradients += unit.size.gradient;
     for (const UnitBucket& bucket : unit.buckets) {
@@ -126,12 +126,12 @@ void Storage::plan_memory() {
   memory_.staging += plan_scratch() + blocks_bytes_;
   const std::uint64_t limit = setup_.options.memory_bytes;
   if (limit == 0 || memory_.total() <= limit) return;
-  throw invalid(
-      "freeze: the plan needs more than the {} bytes of Options::memory_bytes{}; it has {}", limit,
-      sharding_.accumulates_unsharded && setup_.sharded()
-          ? "; Accumulation::shard avoids unsharded gradients"
-          : "",
-      line_of(memory_));
+  throw invalid("seal: the plan needs more than the {} bytes of Options::memory_bytes{}; it has {}",
+                limit,
+                sharding_.accumulates_unsharded && setup_.sharded()
+                    ? "; Accumulation::shard avoids unsharded gradients"
+                    : "",
+                line_of(memory_));
 }
 
 std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
@@ -142,9 +142,9 @@ std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
   return cast_bytes_[0] + cast_bytes_[1] + cast_bytes_[2];
 }
 
-// Plans the scratch memory of reductions that the library builds: fallbacks, and sums in two levels.
-// Whether a sum takes two levels depends on its size, so the largest bucket may need less than a
-// smaller one.
+// Plans the scratch memory of reductions that the library builds: fallbacks, and sums in two
+// levels. Whether a sum takes two levels depends on its size, so the largest bucket may need less
+// than a smaller one.
 std::uint64_t Storage::plan_scratch() {
   const DType dtype = setup_.options.precision.reduce;
   const auto plan = [&](std::uint64_t& most, bool used, Lane lane, std::uint64_t shard_elements) {
@@ -156,7 +156,7 @@ std::uint64_t Storage::plan_scratch() {
       if (!bucket.trainable) continue;
       const std::uint64_t n = bucket.layout.shard_elements();
       plan(scratch_bytes_[0], setup_.sharded(), Lane::reduce, n);
-      plan(scratch_bytes_[1], setup_.replicated(), Lane::outer, n);
+      plan(scratch_bytes_[1], setup_.replicated(), Lane::replicate, n);
     }
   }
   return scratch_bytes_[0] + scratch_bytes_[1];
@@ -165,7 +165,7 @@ std::uint64_t Storage::plan_scratch() {
 void Storage::allocate() {
   plan_memory();
   scheduler_.reserve_scratch(Lane::reduce, scratch_bytes_[0]);
-  scheduler_.reserve_scratch(Lane::outer, scratch_bytes_[1]);
+  scheduler_.reserve_scratch(Lane::replicate, scratch_bytes_[1]);
   allocate_parameters();
   allocate_gradients();
   allocate_slots();
@@ -211,14 +211,14 @@ void Storage::allocate_gradients() {
   const bool accumulates = sharding_.accumulates_unsharded;
   if (accumulates) {
     unsharded_gradients_ = scheduler_.allocate(memory_.gradients + memory_.whole_gradients,
-                                               {Lane::reduce, Lane::outer});
+                                               {Lane::reduce, Lane::replicate});
   } else {
-    gradients_ = scheduler_.allocate(memory_.gradients, {Lane::reduce, Lane::outer});
+    gradients_ = scheduler_.allocate(memory_.gradients, {Lane::reduce, Lane::replicate});
     staging_ = scheduler_.allocate(staging_bytes_, {Lane::reduce});
   }
   cast_unsharded_ = scheduler_.allocate(cast_bytes_[0], {Lane::reduce});
   cast_shard_ = scheduler_.allocate(cast_bytes_[1], {Lane::reduce});
-  cast_outer_ = scheduler_.allocate(cast_bytes_[2], {Lane::outer});
+  cast_replicate_ = scheduler_.allocate(cast_bytes_[2], {Lane::replicate});
   Parts of_shards(gradients_), of_unsharded(unsharded_gradients_);
   const auto index = static_cast<std::uint64_t>(scheduler_.shard_index());
   for (const auto& unit : setup_.units) {
@@ -238,13 +238,13 @@ void Storage::allocate_gradients() {
 }
 
 void Storage::allocate_slots() {
-  if (!sharding_.inner.ranks.empty()) {
-    const auto shards = static_cast<std::uint64_t>(sharding_.inner.size());
-    inner_shards_ = scheduler_.allocate(memory_.inner_shards, {Lane::gather});
-    Parts parts(inner_shards_);
+  if (!sharding_.secondary.ranks.empty()) {
+    const auto shards = static_cast<std::uint64_t>(sharding_.secondary.size());
+    secondary_shards_ = scheduler_.allocate(memory_.secondary_shards, {Lane::gather});
+    Parts parts(secondary_shards_);
     for (const auto& entry : setup_.units) {
       UnitState& unit = state_of(*entry);
-      unit.inner_shard = parts.next(unit.size.gathered / shards, DType::u8);
+      unit.secondary_shard = parts.next(unit.size.gathered / shards, DType::u8);
     }
   }
   if (!sharding_.resident) {
@@ -303,7 +303,7 @@ void Storage::hold_fixed_memory() {
   Stream& stream = scheduler_.stream(Lane::gather);
   for (const auto& entry : setup_.units) {
     const UnitState& unit = state_of(*entry);
-    hold(stream, unit.inner_shard, "inner shard of", unit);
+    hold(stream, unit.secondary_shard, "secondary shard of", unit);
     for (const UnitBucket& bucket : unit.buckets) {
       hold(stream, bucket.unsharded, parameters_of, unit);
       const bool is_part_of_unsharded = sharding_.resident && bucket.compute_copy.count == 0;
@@ -315,7 +315,7 @@ void Storage::hold_fixed_memory() {
     }
   }
   stream.backend().hold(staging_.data(), staging_.bytes(), {"staging of reduced gradient shards"});
-  for (const Buffer* casts : {&cast_unsharded_, &cast_shard_, &cast_outer_}) {
+  for (const Buffer* casts : {&cast_unsharded_, &cast_shard_, &cast_replicate_}) {
     stream.backend().hold(casts->data(), casts->bytes(),
                           {"gradients in the type in which they are sent"});
   }

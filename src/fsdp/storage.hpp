@@ -35,7 +35,7 @@ class Storage {
   // gradient, for the reduced shard, and for the shard that is summed across replicas.
   View cast_unsharded(std::uint64_t elements) const { return cast_view(cast_unsharded_, elements); }
   View cast_shard(std::uint64_t elements) const { return cast_view(cast_shard_, elements); }
-  View cast_outer(std::uint64_t elements) const { return cast_view(cast_outer_, elements); }
+  View cast_replicate(std::uint64_t elements) const { return cast_view(cast_replicate_, elements); }
   // Returns the buffer for the gathered blocks of a quantized bucket.
   View gathered_blocks(const UnitBucket& bucket) const;
 
@@ -71,14 +71,14 @@ class Storage {
   const PassPlan& plan_ = setup_.plan;
   MemoryPlan memory_;
   // Sizes in bytes of the buffers for gradients in the type in which they are sent:
-  // cast_unsharded_, cast_shard_ and cast_outer_.
+  // cast_unsharded_, cast_shard_ and cast_replicate_.
   std::array<std::uint64_t, 3> cast_bytes_{};
-  // Bytes of scratch memory for the lanes (communication streams) `reduce` and `outer`.
+  // Bytes of scratch memory for the lanes (communication streams) `reduce` and `replicate`.
   std::array<std::uint64_t, 2> scratch_bytes_{};
   std::uint64_t staging_bytes_ = 0;
   std::uint64_t blocks_bytes_ = 0;  // of the largest quantized bucket, on all shards together
-  Buffer masters_, residents_, inner_shards_, gradients_, unsharded_gradients_, staging_;
-  Buffer cast_unsharded_, cast_shard_, cast_outer_;
+  Buffer masters_, residents_, secondary_shards_, gradients_, unsharded_gradients_, staging_;
+  Buffer cast_unsharded_, cast_shard_, cast_replicate_;
   Buffer blocks_;
   std::vector<Buffer> parameter_slots_, gradient_slots_;
 };

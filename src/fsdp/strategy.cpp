@@ -53,18 +53,19 @@ Axis alone(World& world, std::string name) {
 }
 
 // Returns the group of `ranks` consecutive ranks that contains this rank.
-Axis inner_axis(const Axis& shard, int ranks) {
-  require(shard.size() % ranks == 0, "Engine: inner_shards = {} does not divide the {} shards",
+Axis secondary_axis(const Axis& shard, int ranks) {
+  require(shard.size() % ranks == 0, "Engine: secondary_shards = {} does not divide the {} shards",
           ranks, shard.size());
   // The ranks of a block (one shard group of the mesh) are joined by fast links.
   if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
     log::warn(
-        "inner groups of {} ranks cross the mesh's shard groups of {} ranks, so backward gathers "
-        "over slower links: use a divisor of {} for inner_shards",
+        "secondary groups of {} ranks cross the mesh's shard groups of {} ranks, so backward "
+        "gathers "
+        "over slower links: use a divisor of {} for secondary_shards",
         ranks, shard.block, shard.block);
   }
   const auto first = shard.ranks.begin() + shard.index / ranks * ranks;
-  return {shard.world, "inner", {first, first + ranks}, shard.index % ranks};
+  return {shard.world, "secondary", {first, first + ranks}, shard.index % ranks};
 }
 
 }  // namespace
@@ -115,14 +116,15 @@ void check_options(const Options& options) {
   require(reduce == DType::f32 || reduce == DType::bf16, ErrorCode::unsupported,
           "Engine: gradients cannot be reduced in {}: use f32 or bf16", name(reduce));
   require(
-      !options.synchronous || options.device.kind() == DeviceKind::host,
+      !options.synchronous || options.device.kind() == DeviceKind::cpu,
       "Engine: Options::synchronous is for trainers that compute on the host, but the device is "
       "{}: leave it off, and enqueue compute on the stream given to begin()",
       options.device.name());
-  require(options.prefetch >= 0 && options.reduce_buffers >= 1 && options.inner_shards >= 0,
-          "Engine: prefetch is {}, reduce_buffers is {} and inner_shards is {}, but they must be "
-          "at least 0, 1 and 0",
-          options.prefetch, options.reduce_buffers, options.inner_shards);
+  require(
+      options.prefetch >= 0 && options.reduce_buffers >= 1 && options.secondary_shards >= 0,
+      "Engine: prefetch is {}, reduce_buffers is {} and secondary_shards is {}, but they must be "
+      "at least 0, 1 and 0",
+      options.prefetch, options.reduce_buffers, options.secondary_shards);
 }
 
 Mesh engine_mesh(const Mesh& mesh, const EngineAxes& axes) {
@@ -161,8 +163,8 @@ Sharding sharding_of(const Mesh& mesh, const Options& options) {
   }
   const bool sharded = sharding.shard.size() > 1;
   if (!sharded) sharding.resident = sharding.accumulates_unsharded = true;
-  if (!sharding.resident && options.inner_shards > 0) {
-    sharding.inner = inner_axis(sharding.shard, options.inner_shards);
+  if (!sharding.resident && options.secondary_shards > 0) {
+    sharding.secondary = secondary_axis(sharding.shard, options.secondary_shards);
   }
   return sharding;
 }

@@ -28,7 +28,7 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept;
 struct Sharding {
   Axis shard;
   Axis replicate;
-  Axis inner{};  // group of ranks for partial resharding; empty when partial resharding is off
+  Axis secondary{};  // group of ranks for partial resharding; empty when partial resharding is off
   bool resident = false;
   bool accumulates_unsharded = false;
 };
@@ -36,8 +36,8 @@ struct Sharding {
 // Error(invalid_argument) if the mesh lacks the shard axis.
 Mesh engine_mesh(const Mesh& mesh, const EngineAxes& axes);
 
-// `mesh` comes from engine_mesh(). Throws Error(invalid_argument) when Options::inner_shards does
-// not divide the size of the shard axis.
+// `mesh` comes from engine_mesh(). Throws Error(invalid_argument) when Options::secondary_shards
+// does not divide the size of the shard axis.
 Sharding sharding_of(const Mesh& mesh, const Options& options);
 
 bool computes_in(DType dtype) noexcept;  // true if compute may read parameters of this type

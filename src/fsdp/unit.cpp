@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
-#include "core/terminal_text.hpp"
+#include "core/terminal_safe.hpp"
 #include "fsdp/strategy.hpp"
 
 namespace atoll_v1::atoll::fsdp {

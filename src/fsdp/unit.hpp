@@ -57,7 +57,7 @@ struct UnitState {
   std::vector<UnitBucket> buckets;
   std::vector<Location> locations;  // bucket and position of each parameter
   UnitSize size;
-  View inner_shard;  // bytes of this rank's inner shard; empty without partial resharding
+  View secondary_shard;  // bytes of this rank's secondary shard; empty without partial resharding
 };
 
 struct EngineSetup;

@@ -48,7 +48,7 @@ void attribute_waits(std::span<Entry* const> entries) {
   for (const Entry* entry : entries) {
     if (entry->record.activity != Activity::wait) continue;
     attribute(*entry, lanes[static_cast<std::size_t>(entry->lane)]);
-    if (entry->lane != Lane::outer) continue;
+    if (entry->lane != Lane::replicate) continue;
     attribute(*entry, lanes[static_cast<std::size_t>(Lane::reduce)]);
   }
 }

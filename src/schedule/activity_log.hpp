@@ -4,8 +4,8 @@
 // The log computes how long compute waited for each collective: the time during which a wait and
 // the collective overlap. A lane runs one operation at a time, in order, so compute that waits for
 // an event of the lane waits for the operation that the lane is running. An all-reduce across
-// replicas waits for reduce-scatters, so a wait for the lane `outer` is also attributed to earlier
-// collectives on the lane `reduce`.
+// replicas waits for reduce-scatters, so a wait for the lane `replicate` is also attributed to
+// earlier collectives on the lane `reduce`.
 #pragma once
 
 #include <cstddef>

@@ -9,10 +9,10 @@
 #include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/operation_label.hpp"
-#include "core/world_internals.hpp"
 #include "device/backend.hpp"
 #include "device/checked/device.hpp"
 #include "schedule/activity_log.hpp"
+#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -25,7 +25,7 @@ TraceRecord record_of(Activity activity, std::string_view axis, std::uint64_t by
 
 Lane lane_of(Activity collective) {
   if (collective == Activity::all_gather) return Lane::gather;
-  return collective == Activity::reduce_scatter ? Lane::reduce : Lane::outer;
+  return collective == Activity::reduce_scatter ? Lane::reduce : Lane::replicate;
 }
 
 // Returns `axis`, or an axis of this rank alone if `axis` has no ranks. `other` then provides the
@@ -46,13 +46,13 @@ struct Scheduler::Impl {
   Impl(const Axis& shard_axis, const Axis& replicate_axis, SchedulerOptions options)
       : shard(or_alone(shard_axis, replicate_axis, "shard")),
         replicate(or_alone(replicate_axis, shard_axis, "replicate")),
-        inner(std::move(options.inner)),
+        secondary(std::move(options.secondary)),
         device(shard.world->config().check == "lifetimes"
                    ? checked_device(options.device, shard.world->rank())
                    : options.device),
         streams{device.stream({.name = "gather", .priority = StreamPriority::high}),
                 device.stream({.name = "reduce", .priority = StreamPriority::high}),
-                device.stream({.name = "outer"})} {
+                device.stream({.name = "replicate"})} {
     // All ranks open the communicators in this order. Each lane has its own communicator, so that
     // no lane waits for another lane.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
@@ -72,8 +72,8 @@ struct Scheduler::Impl {
     }
     communicator(Lane::gather) = open(shard, "gather");
     communicator(Lane::reduce) = open(shard, "reduce");
-    communicator(Lane::outer) = open(replicate, "outer");
-    if (!inner.ranks.empty()) gather_inner = open(inner, "gather");
+    communicator(Lane::replicate) = open(replicate, "replicate");
+    if (!secondary.ranks.empty()) gather_secondary = open(secondary, "gather");
   }
 
   std::optional<Communicator>& communicator(Lane lane) {
@@ -106,7 +106,7 @@ struct Scheduler::Impl {
         [&](Communicator& on, Stream& lane) { return on.all_gather(src, dst, lane); });
   }
 
-  Axis shard, replicate, inner;
+  Axis shard, replicate, secondary;
   Device device;
   ActivityLog log;
   std::uint64_t collectives = 0;
@@ -117,7 +117,7 @@ struct Scheduler::Impl {
   // The communicator from which the communicators of the lanes are split. It runs no collectives.
   std::optional<Communicator> root;
   std::array<std::optional<Communicator>, 3> communicators;
-  std::optional<Communicator> gather_inner;
+  std::optional<Communicator> gather_secondary;
 };
 
 Scheduler::Scheduler(const Axis& shard, const Axis& replicate, SchedulerOptions options)
@@ -132,13 +132,13 @@ Work Scheduler::all_gather(ConstView src, View dst, const Event& after, std::str
                            after);
 }
 
-Work Scheduler::all_gather_inner(ConstView src, View dst, const Event& after,
-                                 std::string_view label) {
-  require(!impl_->inner.ranks.empty(),
-          "Scheduler: all_gather_inner() needs SchedulerOptions::inner, which is empty");
-  return impl_->all_gather(impl_->gather_inner,
-                           record_of(Activity::all_gather, "inner", dst.bytes(), label), src, dst,
-                           after);
+Work Scheduler::all_gather_secondary(ConstView src, View dst, const Event& after,
+                                     std::string_view label) {
+  require(!impl_->secondary.ranks.empty(),
+          "Scheduler: all_gather_secondary() needs SchedulerOptions::secondary, which is empty");
+  return impl_->all_gather(impl_->gather_secondary,
+                           record_of(Activity::all_gather, "secondary", dst.bytes(), label), src,
+                           dst, after);
 }
 
 Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after,
@@ -151,7 +151,7 @@ Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after,
 }
 
 Work Scheduler::all_reduce(View data, const Event& after, std::string_view label) {
-  return impl_->collective(impl_->communicator(Lane::outer),
+  return impl_->collective(impl_->communicator(Lane::replicate),
                            record_of(Activity::all_reduce, "replicate", data.bytes(), label), data,
                            data, after, [&](Communicator& on, Stream& lane) {
                              return on.all_reduce(data, data, ReduceOp::sum, lane);
@@ -217,8 +217,8 @@ Buffer Scheduler::allocate(std::size_t bytes, std::initializer_list<Lane> lanes)
   std::vector<std::reference_wrapper<Communicator>> communicators;
   for (const Lane lane : lanes) {
     if (auto& communicator = impl_->communicator(lane)) communicators.emplace_back(*communicator);
-    if (lane == Lane::gather && impl_->gather_inner) {
-      communicators.emplace_back(*impl_->gather_inner);
+    if (lane == Lane::gather && impl_->gather_secondary) {
+      communicators.emplace_back(*impl_->gather_secondary);
     }
   }
   if (communicators.empty()) return impl_->device.allocate(bytes);

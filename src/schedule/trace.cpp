@@ -18,7 +18,7 @@ using nlohmann::json;
 
 // The order of rows in the trace, from top to bottom. Rows with other names follow, sorted by name.
 constexpr std::array<std::string_view, 6> usual_rows = {"step",   "compute", "update",
-                                                        "gather", "reduce",  "outer"};
+                                                        "gather", "reduce",  "replicate"};
 
 struct TraceRow {
   std::string name;

@@ -18,8 +18,8 @@
 #define FAKE_TABLE &table.known
 #endif
 
-static int32_t probe(const atoll_host* host, const atoll_group* world) {
-  return host->size >= sizeof(atoll_host) && world->size >= sizeof(atoll_group) ? FAKE_PREFERENCE
+static int32_t probe(const atoll_core* core, const atoll_group* world) {
+  return core->size >= sizeof(atoll_core) && world->size >= sizeof(atoll_group) ? FAKE_PREFERENCE
                                                                                 : 0;
 }
 
@@ -27,10 +27,10 @@ static int32_t capability(int32_t kind, int32_t dtype, int32_t op, int32_t memor
   (void)kind;
   (void)dtype;
   (void)op;
-  return memory == ATOLL_MEMORY_HOST;
+  return memory == ATOLL_MEMORY_CPU;
 }
 
-static atoll_status open_group(const atoll_host* host, const atoll_group* group, atoll_comm** out) {
+static atoll_status open_group(const atoll_core* core, const atoll_group* group, atoll_comm** out) {
   (void)host;
   (void)group;
   (void)out;

@@ -47,9 +47,9 @@ TEST_CASE("reductions have the numbers of the ABI") {
 }
 
 TEST_CASE("kinds of device have the numbers of the ABI's memory") {
-  CHECK(number(atoll::DeviceKind::host) == ATOLL_MEMORY_HOST);
+  CHECK(number(atoll::DeviceKind::cpu) == ATOLL_MEMORY_CPU);
   CHECK(number(atoll::DeviceKind::cuda) == ATOLL_MEMORY_CUDA);
-  CHECK(number(atoll::DeviceKind::virtual_time) == ATOLL_MEMORY_VIRTUAL);
+  CHECK(number(atoll::DeviceKind::simulated) == ATOLL_MEMORY_SIMULATED);
 }
 
 TEST_CASE("error codes have the numbers of the ABI") {

@@ -19,16 +19,16 @@
 static_assert(sizeof(void*) == 8, "the offsets in this file are those of 64-bit machines");
 SIZE(atoll_status, 4);
 
-AT(atoll_host, size, 0);
-AT(atoll_host, ctx, 8);
-AT(atoll_host, log, 16);
-AT(atoll_host, put, 24);
-AT(atoll_host, get, 32);
-AT(atoll_host, reduce, 40);
-AT(atoll_host, copy, 48);
-AT(atoll_host, get_all, 56);
-AT(atoll_host, adapters, 64);
-SIZE(atoll_host, 72);
+AT(atoll_core, size, 0);
+AT(atoll_core, ctx, 8);
+AT(atoll_core, log, 16);
+AT(atoll_core, put, 24);
+AT(atoll_core, get, 32);
+AT(atoll_core, reduce, 40);
+AT(atoll_core, copy, 48);
+AT(atoll_core, get_all, 56);
+AT(atoll_core, adapters, 64);
+SIZE(atoll_core, 72);
 
 AT(atoll_reduction, size, 0);
 AT(atoll_reduction, dsts, 8);
@@ -45,7 +45,7 @@ SIZE(atoll_reduction, 64);
 
 AT(atoll_placement, size, 0);
 AT(atoll_placement, world_rank, 8);
-AT(atoll_placement, host, 12);
+AT(atoll_placement, core, 12);
 AT(atoll_placement, device, 16);
 AT(atoll_placement, address, 24);
 AT(atoll_placement, rail_addresses, 32);
@@ -75,8 +75,8 @@ SIZE(atoll_group, 120);
 AT(atoll_cost, size, 0);
 AT(atoll_cost, latency_s, 8);
 AT(atoll_cost, seconds, 16);
-AT(atoll_cost, inside, 24);
-AT(atoll_cost, across, 32);
+AT(atoll_cost, intra, 24);
+AT(atoll_cost, inter, 32);
 AT(atoll_cost, compute, 40);
 SIZE(atoll_cost, 48);
 
@@ -157,9 +157,9 @@ VALUE(ATOLL_MIN, 2);
 VALUE(ATOLL_MAX, 3);
 VALUE(ATOLL_PRODUCT, 4);
 
-VALUE(ATOLL_MEMORY_HOST, 0);
+VALUE(ATOLL_MEMORY_CPU, 0);
 VALUE(ATOLL_MEMORY_CUDA, 1);
-VALUE(ATOLL_MEMORY_VIRTUAL, 2);
+VALUE(ATOLL_MEMORY_SIMULATED, 2);
 
 VALUE(ATOLL_BARRIER, 0);
 VALUE(ATOLL_BROADCAST, 1);
@@ -176,7 +176,6 @@ VALUE(ATOLL_ALL_GATHER_V, 11);
 VALUE(ATOLL_REDUCE_SCATTER_V, 12);
 VALUE(ATOLL_ALL_TO_ALL_V, 13);
 VALUE(ATOLL_GATHER_V, 14);
-
 
 VALUE(ATOLL_CHECKSUM_NONE, 0);
 VALUE(ATOLL_CHECKSUM_CRC32C, 1);

@@ -15,9 +15,9 @@
 
 #include "atoll/checkpoint.hpp"
 #include "atoll/log.hpp"
-#include "fsdp/checkpoint_index.hpp"
-#include "fsdp/files.hpp"
-#include "fsdp/safetensors_header.hpp"
+#include "checkpoint/files.hpp"
+#include "checkpoint/index.hpp"
+#include "checkpoint/safetensors_header.hpp"
 #include "thread_ranks.hpp"
 
 namespace {
@@ -125,7 +125,7 @@ Times measure(std::size_t megabytes, const fs::path& folder) {
     order.push_back(fmt::format("layers.{}", u));
     engine.add_unit(order.back(), {{"w", {elements}}, {"norm", {4096}}});
   }
-  engine.freeze(order);
+  engine.seal(order);
   engine.initialize(1);
   fsdp::Optimizer optimizer(engine);
   std::vector<double> save, verified, plain, copy;

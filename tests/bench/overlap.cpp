@@ -43,7 +43,7 @@ struct Feature {
 double bound_ms(const OverlapRun& run) {
   const int passes = run.recompute == OverlapRun::Recompute::none ? 2 : 3;
   const auto compute = static_cast<double>(run.micro * passes * run.units * run.compute.count());
-  return compute + static_cast<double>(run.gather_ms + run.reduce_ms + run.outer_ms);
+  return compute + static_cast<double>(run.gather_ms + run.reduce_ms + run.replicate_ms);
 }
 
 std::vector<Feature> features() {
@@ -87,11 +87,11 @@ std::vector<Feature> features() {
       "kept between micro batches", 40, [](OverlapRun& run) { run.forgets = true; }, gathers);
   OverlapRun inner = slow;
   inner.gather_ms = 80;
-  inner.inner_shards = 1;
+  inner.secondary_shards = 1;
   // If backward has to gather from all ranks again, it gathers four units, and each gather takes 50
   // ms longer than the compute of a unit.
   add(
-      "forward's gathers kept whole", 200, [](OverlapRun& run) { run.inner_shards = 0; }, inner,
+      "forward's gathers kept whole", 200, [](OverlapRun& run) { run.secondary_shards = 0; }, inner,
       false);
   OverlapRun recompute = usual;
   recompute.recompute = OverlapRun::Recompute::from_backward;
@@ -114,7 +114,7 @@ std::vector<Feature> features() {
   OverlapRun outer = batches;
   outer.reduce_ms = 0;
   outer.accumulation = atoll::fsdp::Accumulation::automatic;
-  outer.outer_ms = 100;
+  outer.replicate_ms = 100;
   outer.strategy = atoll::fsdp::Strategy::hybrid_shard;
   outer.replicas = 2;
   add(
@@ -189,9 +189,9 @@ bool measure_other_strategies(json& rows) {
   OverlapRun hybrid = usual, none = usual;
   hybrid.strategy = Strategy::hybrid_shard;
   hybrid.replicas = 2;
-  hybrid.gather_ms = hybrid.reduce_ms = hybrid.outer_ms = 20;
+  hybrid.gather_ms = hybrid.reduce_ms = hybrid.replicate_ms = 20;
   none.strategy = Strategy::no_shard;
-  none.outer_ms = 20;
+  none.replicate_ms = 20;
   bool fine = true;
   fmt::print("\n{:<32} {:>8} {:>9} {:>11}\n", "strategy", "step_ms", "bound_ms", "on / bound");
   for (const OverlapRun& run : {hybrid, none}) {

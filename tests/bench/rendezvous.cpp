@@ -35,8 +35,8 @@
 #include <vector>
 
 #include "core/socket.hpp"
-#include "core/store_server.hpp"
 #include "rendezvous_ranks/rank.hpp"
+#include "store/server.hpp"
 
 namespace {
 

@@ -122,7 +122,7 @@ class Trial {
   }
 
   train::Decoder decoder_;
-  Device device_ = Device::host();
+  Device device_ = Device::cpu();
   atoll::Stream stream_;
   train::Activations activations_;
   std::deque<Parameter> parameters_;

@@ -88,7 +88,7 @@ thread_local std::optional<Copies> copies;
 }  // namespace
 
 ElementsOn::ElementsOn(const atoll::Device& device) {
-  if (device.kind() == atoll::DeviceKind::host) return;
+  if (device.kind() == atoll::DeviceKind::cpu) return;
   copies.emplace(Copies{device, device.stream({.name = "elements"})});
 }
 

@@ -66,7 +66,7 @@ atoll::Device device_of(const atoll::World& world, std::string_view backend) {
   if (backend == "launching") {
     return atoll::Device(std::make_shared<atoll_test::LaunchingDevice>());
   }
-  if (backend != "nccl") return atoll::Device::host();
+  if (backend != "nccl") return atoll::Device::cpu();
   return atoll::Device::cuda(world.local_rank() % atoll::Device::cuda_count());
 }
 
@@ -75,7 +75,7 @@ std::string missing(atoll::World& world, std::string_view backend) {
   // The backend `launching` needs its own device, and available_backends() would not use that
   // device.
   if (backend == "launching") return "";
-  const auto kind = backend == "nccl" ? atoll::DeviceKind::cuda : atoll::DeviceKind::host;
+  const auto kind = backend == "nccl" ? atoll::DeviceKind::cuda : atoll::DeviceKind::cpu;
   for (const auto& info : atoll::available_backends(world, kind)) {
     if (info.name == backend) return info.unusable;
   }
@@ -100,7 +100,7 @@ int run_checks(atoll::World& world, const std::string& backend) {
   report.expect(comm.rank() == world.rank() && comm.size() == world.size(), "place in the axis");
   Rank self{world, comm, stream, report};
   std::vector<Check> checks(std::begin(all_checks), std::end(all_checks));
-  if (std::getenv("ATOLL_TEST_LARGE") != nullptr && device.kind() == atoll::DeviceKind::host) {
+  if (std::getenv("ATOLL_TEST_LARGE") != nullptr && device.kind() == atoll::DeviceKind::cpu) {
     checks.push_back({"large counts", check_large_counts});
   } else if (world.rank() == 0) {
     fmt::print("left out: large counts (on the host, where ATOLL_TEST_LARGE is set)\n");

@@ -156,7 +156,7 @@ struct Model {
       order.push_back("unit" + std::to_string(i));
       engine.add_unit(order.back(), {{"w", {elements}}});
     }
-    engine.freeze(order);
+    engine.seal(order);
     engine.assign([](const fsdp::Segment& segment, std::span<float> values) {
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = first_value(segment.first + i);
     });

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "atoll/error.hpp"
-#include "fsdp/bounded_json.hpp"
-#include "fsdp/checkpoint_index.hpp"
+#include "checkpoint/bounded_json.hpp"
+#include "checkpoint/index.hpp"
 
 namespace fsdp = atoll::fsdp;
 

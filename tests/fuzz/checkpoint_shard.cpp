@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "atoll/error.hpp"
+#include "checkpoint/digests.hpp"
+#include "checkpoint/shards.hpp"
 #include "device/int8_blocks.hpp"
-#include "fsdp/checkpoint_shards.hpp"
-#include "fsdp/digests.hpp"
 
 namespace fsdp = atoll::fsdp;
 namespace fs = std::filesystem;

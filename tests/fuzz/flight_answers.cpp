@@ -16,10 +16,10 @@
 
 #include "atoll/error.hpp"
 #include "atoll/flight.hpp"
-#include "core/store.hpp"
 #include "flight/inquiry.hpp"
 #include "flight/questions.hpp"
 #include "script.hpp"
+#include "store/store.hpp"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // byte, the low bits select the number of ranks. Each rank has a byte that selects how its two
 // texts are made: from bytes of the input, equal to those of the rank before, or encoded from
 // fields of the input. All ranks get the same texts, so each layout must be complete.
-#include "core/introduction.hpp"
+#include "world/introduction.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -15,7 +15,7 @@
 
 #include "atoll/error.hpp"
 #include "core/log.hpp"
-#include "core/store_client.hpp"
+#include "store/client.hpp"
 #include "store_messages.hpp"
 
 namespace net = atoll::net;

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/store_protocol.hpp"
+#include "store/protocol.hpp"
 
 namespace store_fuzz {
 

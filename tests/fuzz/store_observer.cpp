@@ -5,7 +5,7 @@
 //   2  the same, cut into messages (store_messages.hpp)
 //   3  two answers, with the length of the first in two bytes
 // If bit 2 is set, each answer is that of one rank, and not of the store.
-#include "core/store_observer.hpp"
+#include "store/observer.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -26,10 +26,10 @@
 
 #include "atoll/error.hpp"
 #include "core/log.hpp"
-#include "core/store_protocol.hpp"
-#include "core/terminal_text.hpp"
+#include "core/terminal_safe.hpp"
 #include "flight/observation.hpp"
 #include "script.hpp"
+#include "store/protocol.hpp"
 #include "store_messages.hpp"
 #include "top_report.hpp"
 
@@ -122,7 +122,7 @@ void check(const std::vector<store::Answered>& answers,
   require(again.size() == answers.size());
   for (const atoll::ObservedRank& rank : ranks) {
     require(rank.step >= -1 && rank.monotonic_ns >= 0);
-    require(atoll::terminal_text(rank.host).size() == rank.host.size());
+    require(atoll::terminal_safe(rank.host).size() == rank.host.size());
     for (const auto& communicator : rank.communicators) require(communicator.running >= -1);
   }
 }

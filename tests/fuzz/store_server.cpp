@@ -17,8 +17,8 @@
 #include "atoll/log.hpp"
 #include "core/log.hpp"
 #include "core/socket.hpp"
-#include "core/store_client.hpp"
-#include "core/store_server.hpp"
+#include "store/client.hpp"
+#include "store/server.hpp"
 #include "store_messages.hpp"
 
 namespace net = atoll::net;

@@ -195,7 +195,7 @@ class GoldenModel::Run {
   const GoldenModel& model_;
   Options options_;
   Decoder decoder_;
-  Device device_ = Device::host();
+  Device device_ = Device::cpu();
   Stream stream_;
   Activations activations_;
   std::map<std::string, Buffer> weights_, gradients_;

@@ -1,4 +1,4 @@
-// Loads one of this folder's golden models into host memory: weights by unit, the batch and the
+// Loads one of this folder's golden models into CPU memory: weights by unit, the batch and the
 // expected results.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "atoll/device.hpp"
-#include "fsdp/safetensors.hpp"
+#include "checkpoint/safetensors.hpp"
 #include "model/decoder.hpp"
 
 namespace train::golden {

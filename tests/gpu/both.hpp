@@ -111,7 +111,7 @@ class Both {
     return to_float(static_cast<const atoll::bfloat16*>(data)[i]);
   }
 
-  atoll::Device gpu_ = atoll::Device::cuda(0), host_ = atoll::Device::host();
+  atoll::Device gpu_ = atoll::Device::cuda(0), host_ = atoll::Device::cpu();
   atoll::Stream on_gpu_ = gpu_.stream(), on_host_ = host_.stream();
   std::unique_ptr<train::Ops> ops_ = train::cpu::make_ops({.threads = 4});
   std::mt19937 random_{7};

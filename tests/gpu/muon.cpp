@@ -167,7 +167,7 @@ std::vector<float> train_on(const atoll::Device& device, DType products) {
   const auto mesh = atoll::Mesh::make(world, {1, 1});
   fsdp::Engine engine(mesh, {.device = device});
   engine.add_unit("a", {{"wide", {24, 60}}, {"tall", {50, 9}}, {"bias", {13}, {1, 0}}});
-  engine.freeze({"a"});
+  engine.seal({"a"});
   engine.initialize(3);
   muon::Options options{.weight_decay = 0.1f, .max_norm = 1, .products = products};
   options.decay = fsdp::Decay::matrices;
@@ -218,11 +218,10 @@ float largest_difference(const std::vector<float>& a, const std::vector<float>& 
 
 TEST_CASE("muon: steps on a GPU give the weights of the CPU") {
   const auto gpu = atoll::Device::cuda(0);
-  const auto expected = train_on(atoll::Device::host(), DType::f32);
+  const auto expected = train_on(atoll::Device::cpu(), DType::f32);
   const float f32 = largest_difference(train_on(gpu, DType::f32), expected);
   const float bf16 = largest_difference(train_on(gpu, DType::bf16), expected);
-  const float host_bf16 =
-      largest_difference(train_on(atoll::Device::host(), DType::bf16), expected);
+  const float host_bf16 = largest_difference(train_on(atoll::Device::cpu(), DType::bf16), expected);
   MESSAGE("differences: f32 " << f32 << ", bf16 " << bf16 << ", bf16 on the CPU " << host_bf16);
   CHECK(f32 < 1e-4f);
   CHECK(bf16 < 5e-2f);
@@ -235,7 +234,7 @@ TEST_CASE("muon: a GPU needs arithmetic and products") {
   const auto mesh = atoll::Mesh::make(world, {1, 1});
   fsdp::Engine engine(mesh, {.device = atoll::Device::cuda(0)});
   engine.add_unit("a", {{"w", {4, 4}}});
-  engine.freeze({"a"});
+  engine.seal({"a"});
   CHECK_THROWS_WITH_AS(muon::Muon(engine, mesh),
                        doctest::Contains("Muon: needs Options::arithmetic and Options::multiply"),
                        atoll::Error);

@@ -1,4 +1,4 @@
-// Compares every kernel of the cuda device with the same operation of the host device, for counts
+// Compares every kernel of the cuda device with the same operation of the CPU device, for counts
 // that are and that are not multiples of a pack, the group of elements that a thread loads at once.
 #include <doctest/doctest.h>
 
@@ -39,7 +39,7 @@ class Both {
  public:
   Both()
       : gpu_(Device::cuda()),
-        host_(Device::host()),
+        host_(Device::cpu()),
         on_gpu_(gpu_.stream()),
         on_host_(host_.stream()) {}
 
@@ -395,7 +395,7 @@ TEST_CASE("8-bit blocks become the values of the host, in each type") {
   Both both;
   for (const std::uint64_t n : {64, 4096, 100'032}) {
     std::vector<std::byte> blocks(atoll::int8_bytes(n));
-    atoll::host::quantize(blocks.data(), random_values(n, 5));
+    atoll::cpu::quantize(blocks.data(), random_values(n, 5));
     const auto stored = both.make(DType::u8, blocks.size());
     std::memcpy(stored.on_host().data, blocks.data(), blocks.size());
     both.push(stored);

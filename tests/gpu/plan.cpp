@@ -46,14 +46,14 @@ TEST_CASE("--measure on a GPU: a prediction finds the time of every operation") 
     plan::Job planned = job;
     planned.cluster.compute = atoll::find_compute_model("H100");
     planned.cluster.ranks_per_host = 1;
-    planned.cluster.fabric.inside_gbyte_s = 361;
+    planned.cluster.fabric.intra_gbyte_s = 361;
     planned.mesh = {1, 1};
     plan::use(machine, planned.cluster);
     CHECK_FALSE(planned.cluster.is_cpu());
     const double published = atoll::find_compute_model("H100").peak_bf16;
     CHECK(planned.cluster.compute.peak_bf16 ==
           (plan::has_model(machine.gpu) ? published : machine.peak_bf16));
-    CHECK(planned.cluster.fabric.inside_gbyte_s == 361);
+    CHECK(planned.cluster.fabric.intra_gbyte_s == 361);
     const plan::Prediction prediction = plan::simulate(planned);
     CAPTURE(nlohmann::json(prediction.not_measured).dump());
     CHECK(prediction.not_measured.empty());

@@ -152,7 +152,7 @@ reference() {
     flock 9
     [[ ! -f $work/$1/metrics.json ]] || exit 0
     case $1 in
-      f32_cpu) train "$1" 1 --device host ;;
+      f32_cpu) train "$1" 1 --device cpu ;;
       f32) train "$1" 1 --device cuda ;;
       bf16) train "$1" 1 --device cuda --dtype bf16 ;;
       fp8) train "$1" 1 --device cuda --dtype bf16 --fp8 ;;

@@ -325,7 +325,7 @@ TEST_CASE("a GPU is current in a scope, and the one before it after the scope") 
 }
 
 TEST_CASE("streams and events of the host are refused") {
-  const Device host = Device::host();
+  const Device host = Device::cpu();
   auto stream = host.stream();
   CHECK_THROWS_AS(atoll::cuda::native(stream), atoll::Error);
   CHECK_THROWS_AS(atoll::cuda::launch(stream, [](cudaStream_t) {}), atoll::Error);

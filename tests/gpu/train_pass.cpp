@@ -63,7 +63,7 @@ TEST_CASE("a whole pass of a model gives the loss and the gradients of the CPU")
   const auto on_host = cpu::make_ops({.threads = 2});
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Result there = result_of_pass(model, dtype, *on_gpu, gpu);
-    const Result here = result_of_pass(model, dtype, *on_host, Device::host());
+    const Result here = result_of_pass(model, dtype, *on_host, Device::cpu());
     CAPTURE(atoll::name(dtype));
     CHECK(there.loss == doctest::Approx(here.loss).epsilon(dtype == DType::bf16 ? 2e-3 : 1e-5));
     for (const auto& [name, gradient] : here.gradients) {

@@ -13,9 +13,9 @@
 #include "../train/job.hpp"
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
-#include "loop/machine.hpp"
 #include "loop/nonfinite.hpp"
 #include "loop/optimizer.hpp"
+#include "loop/rank_compute.hpp"
 #include "loop/trainer.hpp"
 #include "thread_ranks.hpp"
 
@@ -52,7 +52,7 @@ std::vector<train::StepRecord> run(train::RunOptions options, const char* device
 // Returns the largest distance between a run on the GPU and one on the CPU over all steps: the
 // larger of the distance of the losses and a tenth of the distance of the gradient norms.
 double worst(const train::RunOptions& options) {
-  const auto there = run(options, "cuda"), here = run(options, "host");
+  const auto there = run(options, "cuda"), here = run(options, "cpu");
   REQUIRE(there.size() == static_cast<std::size_t>(options.steps));
   REQUIRE(here.size() == there.size());
   const train_test::CurveDistance apart = train_test::distance(there, here);
@@ -84,7 +84,7 @@ TEST_CASE("weights are searched after the updates that run beside the next forwa
   fsdp::Engine engine(mesh, {.device = atoll::Device::cuda()});
   constexpr std::int64_t elements = 4'000'000;  // an update takes longer than a search
   engine.add_unit("layers.0", {{"w", {elements}}});
-  engine.freeze({"layers.0"});
+  engine.seal({"layers.0"});
   engine.initialize(1);
   train::RunOptions options;
   options.optimizer = "sgd";
@@ -113,7 +113,7 @@ TEST_CASE("evaluation: the CPU's losses") {
   train::RunOptions options = options_of(folder);
   options.eval_split = 0.01;
   options.eval_every = 2;
-  const auto there = run(options, "cuda"), here = run(options, "host");
+  const auto there = run(options, "cuda"), here = run(options, "cpu");
   CHECK_FALSE(there[0].eval_loss);
   for (const std::size_t step : {std::size_t{1}, there.size() - 1}) {
     CHECK(*there[step].eval_loss == doctest::Approx(*here[step].eval_loss).epsilon(1e-4));
@@ -146,7 +146,7 @@ TEST_CASE("fp8: other losses than bf16, but near the CPU's") {
     options.recompute = recompute;
     options.lora_rank = lora_rank;
     options.fp8 = false;
-    const auto here = run(options, "host"), in_bf16 = run(options, "cuda");
+    const auto here = run(options, "cpu"), in_bf16 = run(options, "cuda");
     options.fp8 = true;
     std::vector<train::StepRecord> there;
     try {
@@ -209,7 +209,7 @@ TEST_CASE("a checkpoint of the CPU goes on here, and one of here on the CPU") {
   for (const char* optimizer : {"adamw", "muon"}) {
     CAPTURE(optimizer);
     options.optimizer = optimizer;
-    const auto whole = run(options, "host");
+    const auto whole = run(options, "cpu");
     for (const auto& [first, second] : {std::pair("host", "cuda"), std::pair("cuda", "host")}) {
       CAPTURE(first);
       auto half = options;
@@ -263,7 +263,7 @@ bool has_four_gpus() {
 std::vector<atoll::RankDevice> choices(int ranks, const std::string& wanted,
                                        const std::string& backend) {
   std::vector<atoll::RankDevice> chosen(static_cast<std::size_t>(ranks),
-                                        {atoll::Device::host(), ""});
+                                        {atoll::Device::cpu(), ""});
   atoll_test::run_thread_ranks(
       ranks,
       [&](atoll::World& world) {
@@ -290,7 +290,7 @@ TEST_CASE("auto takes GPUs if each rank gets a different one, and otherwise says
   }
   // There is one rank more than GPUs, so the first and the last rank share a GPU.
   const auto alone = choices(gpus + 1, "auto", "");
-  CHECK(alone.back().device.kind() == atoll::DeviceKind::host);
+  CHECK(alone.back().device.kind() == atoll::DeviceKind::cpu);
   CHECK(alone.back().why.find(fmt::format("ranks 0, {} have only one GPU", gpus)) !=
         std::string::npos);
   const auto shared = choices(gpus + 1, "cuda", "");
@@ -302,7 +302,7 @@ TEST_CASE("auto takes GPUs if each rank gets a different one, and otherwise says
   CHECK(shared.back().most_turns == 2);
   if (gpus > 1) CHECK(shared[1].sharing == 1);
   const auto other = choices(2, "auto", "host");
-  CHECK(other.front().device.kind() == atoll::DeviceKind::host);
+  CHECK(other.front().device.kind() == atoll::DeviceKind::cpu);
   CHECK(other.front().why.find("rank 0 cannot use its GPU: no backend") != std::string::npos);
   CHECK_THROWS_WITH_AS(choices(2, "cuda", "host"),
                        doctest::Contains("device cuda: rank 0 cannot use its GPU"), atoll::Error);
@@ -341,7 +341,7 @@ TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on th
   const TemporaryFolder folder;
   train::RunOptions options = options_of(folder);
   options.micro_batch = 1;
-  const auto alone = run(options, "host");
+  const auto alone = run(options, "cpu");
   struct Shape {
     std::string mesh, strategy;
   };
@@ -378,7 +378,7 @@ TEST_CASE("--gather auto measures gathers on every mesh, and the losses stay the
   const TemporaryFolder folder;
   train::RunOptions options = options_of(folder);
   options.micro_batch = 1;
-  const auto alone = run(options, "host");
+  const auto alone = run(options, "cpu");
   options.mesh = "2x2";
   options.gather = "auto";
   for (const char* strategy : {"hybrid_shard", "full_shard", "no_shard"}) {
@@ -402,7 +402,8 @@ TEST_CASE("--gather auto takes what is faster") {
   options.steps = 1;
   options.mesh = "1x2";
   options.strategy = "full_shard";
-  // Returns the chosen value of --gather, then what metrics.json says of gathers: "sms, gather: SM".
+  // Returns the chosen value of --gather, then what metrics.json says of gathers: "sms, gather:
+  // SM".
   const auto chosen_beside = [&](const char* slow_policy) {
     std::filesystem::remove_all(options.out);
     ::setenv("FAKE_NCCL_SLOW_POLICY", slow_policy, 1);

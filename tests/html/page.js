@@ -42,7 +42,7 @@ function load(report, dark = false) {
   return context;
 }
 
-const empty = {kind: 'run', title: 'r', settings: {}, metrics: {}, plan: {}, traps: [], curves: {}, timeline: null,
+const empty = {kind: 'run', title: 'r', settings: {}, metrics: {}, plan: {}, warnings: [], curves: {}, timeline: null,
   timeline_note: 'No trace'};
 const page = load(empty);
 const plain = value => JSON.parse(JSON.stringify(value));
@@ -143,7 +143,7 @@ const timeline = {
     [1, 1, 190, 50, 'optimizer', 'work', 0], [7, 1, 0, 9, 'of no row', 'work', 0]],
 };
 const run = {
-  ...empty, title: 'first <b>', traps: [{evidence: 'MFU is 25.0 %, below 30 %', remedy: 'raise it'}], timeline,
+  ...empty, title: 'first <b>', warnings: [{evidence: 'MFU is 25.0 %, below 30 %', remedy: 'raise it'}], timeline,
   settings: {strategy: 'hybrid_shard', mesh: '2x2', world_size: '4', dtype: 'bf16', fp8: 'true',
     seed: '18446744073709551615', mesh_reason: 'of <i>', init: ''},
   metrics: {loss_last: 1.5, mfu: 0.25, steps: 10, device_memory_bytes: 25e6, model: 'tiny', gpu0: null,

@@ -146,7 +146,7 @@ class Jobs:
     def train(self, phase, rank=None, injection=None):
         flags = ["--model", self.root / "model.json", "--data", self.root / "data.json",
                  "--seq", 64, "--global-batch", 4, "--micro-batch", 2, "--threads", 1,
-                 "--device", "host", "--backend", "host", "--strategy", "full_shard",
+                 "--device", "cpu", "--backend", "host", "--strategy", "full_shard",
                  "--mesh", "1x2", "--quiet",
                  "--lr-schedule", "constant", "--peak-seconds", 0.001, "--out", self.out]
         if phase == "start":

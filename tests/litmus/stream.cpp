@@ -2,12 +2,12 @@
 // at a time, and no task is left while all threads sleep.
 #include "litmus.hpp"
 // Must follow litmus.hpp, which includes relacy.
-#include "device/host/task_queue.hpp"
+#include "device/cpu/task_queue.hpp"
 
 namespace {
 
-using atoll_v1::atoll::host::Rest;
-using atoll_v1::atoll::host::TaskQueueOf;
+using atoll_v1::atoll::cpu::Rest;
+using atoll_v1::atoll::cpu::TaskQueueOf;
 using litmus::Atomic;
 using litmus::Plain;
 

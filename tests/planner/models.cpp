@@ -57,7 +57,7 @@ const json args = {{"model", "mistral-tiny"},
                    {"islands", 0},
                    {"optimizer", "adamw"},
                    {"lora_rank", 0},
-                   {"inner_shards", 0},
+                   {"secondary_shards", 0},
                    {"fp8", false},
                    {"plan", {{"hosts", json::array({host})}}}};
 
@@ -188,24 +188,24 @@ TEST_CASE("clusters by their texts") {
   using plan::cluster_of;
   auto known = cluster_of({.gpu = "H100", .hosts = 2, .intra = "NVSwitch", .inter = "8x400G"});
   CHECK(known.unknown.empty());
-  CHECK(known.cluster.fabric.inside_gbyte_s == 361);
-  CHECK(known.cluster.fabric.across_gbyte_s == 400);
+  CHECK(known.cluster.fabric.intra_gbyte_s == 361);
+  CHECK(known.cluster.fabric.inter_gbyte_s == 400);
   CHECK(known.cluster.fabric.nics == 8);
   CHECK(known.cluster.fabric.fabric == atoll::Fabric::rdma);
 
   known = cluster_of({.gpu = "A100", .hosts = 4, .intra = "NVLink", .inter = "4xHDR"});
-  CHECK(known.cluster.fabric.across_gbyte_s == 100);
+  CHECK(known.cluster.fabric.inter_gbyte_s == 100);
 
   known = cluster_of({.gpu = "V100", .hosts = 4, .intra = "PCIe", .inter = "TCP 100G"});
-  CHECK(known.cluster.fabric.inside_gbyte_s == 10);
-  CHECK(known.cluster.fabric.across_gbyte_s == 12.5);
+  CHECK(known.cluster.fabric.intra_gbyte_s == 10);
+  CHECK(known.cluster.fabric.inter_gbyte_s == 12.5);
   CHECK(known.cluster.fabric.fabric == atoll::Fabric::tcp);
 
   // A host of 3.2 Tbit/s gives its 8 GPUs the same, whatever the number of its NICs is.
   for (const char* inter : {"EFA 3.2T", "32x100G", "16x200G", "8x400G"}) {
     CAPTURE(inter);
     known = cluster_of({.gpu = "H100", .hosts = 2, .inter = inter});
-    CHECK(known.cluster.fabric.across_gbyte_s == 400);
+    CHECK(known.cluster.fabric.inter_gbyte_s == 400);
     CHECK(known.cluster.fabric.nics == 8);
   }
   // One GPU uses as many of them as its slot carries.
@@ -223,7 +223,7 @@ TEST_CASE("clusters by their texts") {
   CHECK(known.cluster.compute.memory_bytes == doctest::Approx(39.5 * (1 << 30)).epsilon(0.01));
   CHECK(cluster_of({.gpu = "NVIDIA H100 80GB HBM3"}).cluster.compute.memory_bytes ==
         atoll::find_compute_model("H100").memory_bytes);
-  CHECK(known.cluster.fabric.across_gbyte_s == 50);
+  CHECK(known.cluster.fabric.inter_gbyte_s == 50);
   CHECK(cluster_of({.gpu = "H100 NVL"}).cluster.compute.name == "H100-NVL");
   CHECK(cluster_of({.gpu = "A100", .hosts = 2, .inter = "100GbE"}).cluster.fabric.fabric ==
         atoll::Fabric::tcp);
@@ -231,19 +231,19 @@ TEST_CASE("clusters by their texts") {
 
   // Half of the links have half of the rate, and no switches.
   known = cluster_of({.gpu = "H100", .ranks_per_host = 8, .intra = "NVLink", .links_gbyte_s = 225});
-  CHECK(known.cluster.fabric.inside_gbyte_s == doctest::Approx(180.5));
+  CHECK(known.cluster.fabric.intra_gbyte_s == doctest::Approx(180.5));
   CHECK(known.cluster.fabric.nvls_gbyte_s == 0);
 
   // Only pairs of H100 NVL have links.
-  CHECK(cluster_of({.gpu = "H100-NVL"}).cluster.fabric.inside_gbyte_s == 22);
-  CHECK(cluster_of({.gpu = "H100-NVL", .ranks_per_host = 2}).cluster.fabric.inside_gbyte_s == 240);
+  CHECK(cluster_of({.gpu = "H100-NVL"}).cluster.fabric.intra_gbyte_s == 22);
+  CHECK(cluster_of({.gpu = "H100-NVL", .ranks_per_host = 2}).cluster.fabric.intra_gbyte_s == 240);
   CHECK(cluster_of({.gpu = "H100-NVL"}).cluster.fabric.nvls_gbyte_s == 0);
 
   CHECK(cluster_of({.gpu = "H100-NVL", .ranks_per_host = 2, .intra = "NVLink bridge"})
-            .cluster.fabric.inside_gbyte_s == 240);
+            .cluster.fabric.intra_gbyte_s == 240);
   for (const char* inter : {"8 XDR", "8xXDR", "8x800G"}) {
     CAPTURE(inter);
-    CHECK(cluster_of({.gpu = "B200", .hosts = 2, .inter = inter}).cluster.fabric.across_gbyte_s ==
+    CHECK(cluster_of({.gpu = "B200", .hosts = 2, .inter = inter}).cluster.fabric.inter_gbyte_s ==
           800);
   }
   for (const char* inter : {"8\u00d7400G", "8*400G", "8 x 400 Gb/s"}) {

@@ -28,11 +28,11 @@ bool is_registered(const void* data, std::size_t bytes) {
   return begin + bytes <= first + size;
 }
 
-std::int32_t probe(const atoll_host* host, const atoll_group* world) {
+std::int32_t probe(const atoll_core* core, const atoll_group* world) {
   if (world->memory != ATOLL_MEMORY_CUDA) return 0;
   atoll_group changed = *world;
-  changed.memory = ATOLL_MEMORY_HOST;
-  return atoll_test::probe_wrapped(host, &changed);
+  changed.memory = ATOLL_MEMORY_CPU;
+  return atoll_test::probe_wrapped(core, &changed);
 }
 
 std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t, std::int32_t memory) {
@@ -52,11 +52,11 @@ std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t, std
   }
 }
 
-atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm** out) {
+atoll_status open(const atoll_core* core, const atoll_group* group, atoll_comm** out) {
   if (group->deterministic != 0) return ATOLL_UNSUPPORTED;
   atoll_group changed = *group;
-  changed.memory = ATOLL_MEMORY_HOST;
-  return host_backend()->open(host, &changed, out);
+  changed.memory = ATOLL_MEMORY_CPU;
+  return host_backend()->open(core, &changed, out);
 }
 
 atoll_status submit(atoll_comm*, atoll_operation* const* operations, std::int32_t n) {

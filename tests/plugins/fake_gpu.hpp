@@ -1,4 +1,4 @@
-// A fake GPU in host memory, and a fake NCCL between threads, with just enough functions to test
+// A fake GPU in CPU memory, and a fake NCCL between threads, with just enough functions to test
 // the nccl backend. The last rank to call an operation runs the operation on its own thread; all
 // streams are the same. The fake NCCL behaves like NCCL in nonblocking mode. A call never completes
 // at once: it returns ncclInProgress, or success where real NCCL also returns success too early,

@@ -1,4 +1,4 @@
-// The functions of the CUDA runtime that the nccl backend calls, for host memory. The functions are
+// The functions of the CUDA runtime that the nccl backend calls, for CPU memory. The functions are
 // weak symbols: in a program with the emulated GPU, those of the emulated GPU replace them.
 #include <cuda_runtime_api.h>
 

@@ -21,9 +21,9 @@ inline const atoll_backend* host_backend() {
   return table;
 }
 
-inline std::int32_t probe_wrapped(const atoll_host* host, const atoll_group* world) {
+inline std::int32_t probe_wrapped(const atoll_core* core, const atoll_group* world) {
   // A preference of 1 is the lowest, so the library uses a test backend only if it is requested.
-  return host_backend()->probe(host, world) > 0 ? 1 : 0;
+  return host_backend()->probe(core, world) > 0 ? 1 : 0;
 }
 
 }  // namespace atoll_test

@@ -30,27 +30,26 @@ constexpr std::int64_t forever = std::int64_t{1} << 60;
 
 atoll_group as_host(const atoll_group& group) {
   atoll_group changed = group;
-  changed.memory = ATOLL_MEMORY_HOST;
+  changed.memory = ATOLL_MEMORY_CPU;
   return changed;
 }
 
-int32_t probe(const atoll_host* host, const atoll_group* world) {
+int32_t probe(const atoll_core* core, const atoll_group* world) {
   if (world->memory != ATOLL_MEMORY_CUDA) return 0;
   const atoll_group changed = as_host(*world);
-  return atoll_test::probe_wrapped(host, &changed);
+  return atoll_test::probe_wrapped(core, &changed);
 }
 
 int32_t capability(int32_t kind, int32_t dtype, int32_t op, int32_t memory) {
-  return memory == ATOLL_MEMORY_CUDA
-             ? host_backend()->capability(kind, dtype, op, ATOLL_MEMORY_HOST)
-             : 0;
+  return memory == ATOLL_MEMORY_CUDA ? host_backend()->capability(kind, dtype, op, ATOLL_MEMORY_CPU)
+                                     : 0;
 }
 
-atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm** out) {
+atoll_status open(const atoll_core* core, const atoll_group* group, atoll_comm** out) {
   const atoll_group changed = as_host(*group);
   auto comm = std::make_unique<atoll_comm>();
   comm->broken = std::string_view(group->name) == "broken";
-  const atoll_status status = host_backend()->open(host, &changed, &comm->inner);
+  const atoll_status status = host_backend()->open(core, &changed, &comm->inner);
   if (status == ATOLL_OK) *out = comm.release();
   return status;
 }
@@ -75,7 +74,7 @@ atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, int32_
   std::vector<atoll_operation> copies;
   for (int32_t i = 0; i < n; ++i) {
     copies.push_back(*operations[i]);
-    copies.back().memory = ATOLL_MEMORY_HOST;
+    copies.back().memory = ATOLL_MEMORY_CPU;
     copies.back().stream = nullptr;
     copies.back().timeout_ns = forever;  // no timeout, because a kernel on a GPU has none either
   }

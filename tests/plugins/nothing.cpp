@@ -28,8 +28,8 @@ struct Comm {
 std::mutex mutex;
 std::map<atoll_comm*, Comm> comms;
 
-atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm** out) {
-  const atoll_status status = host_backend()->open(host, group, out);
+atoll_status open(const atoll_core* core, const atoll_group* group, atoll_comm** out) {
+  const atoll_status status = host_backend()->open(core, group, out);
   if (status != ATOLL_OK) return status;
   const std::lock_guard lock(mutex);
   comms[*out] = {static_cast<std::size_t>(group->nranks), {}};

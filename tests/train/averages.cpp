@@ -160,7 +160,7 @@ TEST_CASE("weights and averages are exchanged after the newest update of the ave
   auto world = atoll::World::single();
   atoll::fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
   engine.add_unit("a", {{"w", {100}}});
-  engine.freeze({"a"});
+  engine.seal({"a"});
   const auto set = [&](float value) {
     engine.assign([=](const auto&, std::span<float> out) { std::ranges::fill(out, value); });
   };

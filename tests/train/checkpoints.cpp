@@ -17,7 +17,7 @@
 
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/log.hpp"
-#include "fsdp/checkpoint_index.hpp"
+#include "checkpoint/index.hpp"
 #include "job.hpp"
 #include "loop/run_folder.hpp"
 #include "report/files.hpp"

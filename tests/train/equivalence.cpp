@@ -27,7 +27,7 @@ namespace {
 
 struct Shape {
   std::string strategy;
-  int inner_shards = 0;
+  int secondary_shards = 0;
 };
 
 const std::vector<Shape> shapes{{"no_shard"},     {"shard_optimizer"}, {"shard_grad"},
@@ -113,7 +113,7 @@ class References {
     auto alone = options;
     alone.strategy = "no_shard";
     alone.recompute = "none";
-    alone.inner_shards = 0;
+    alone.secondary_shards = 0;
     alone.mesh.clear();
     return known_.emplace(key, run_job(1, alone).front()).first->second;
   }
@@ -165,7 +165,7 @@ std::vector<train::RunOptions> jobs_of(const train::RunOptions& options, const C
   for (const Shape& shape : shapes) {
     auto job = with(options, cut, size.ranks);
     job.strategy = shape.strategy;
-    job.inner_shards = shape.inner_shards;
+    job.secondary_shards = shape.secondary_shards;
     job.accumulate = accumulate;
     job.mesh = size.mesh;
     jobs.push_back(job);
@@ -198,7 +198,7 @@ void check_size(const Size& size, std::size_t turn, Order order, References& ref
     const auto& job = jobs[j];
     CAPTURE(size.mesh);
     CAPTURE(job.strategy);
-    CAPTURE(job.inner_shards);
+    CAPTURE(job.secondary_shards);
     CAPTURE(job.accumulate);
     CAPTURE(job.global_batch);
     CAPTURE(job.recompute);

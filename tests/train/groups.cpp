@@ -1,6 +1,6 @@
 // Tests of --group and --decay: parameter groups in whole runs, their errors, and the warning of a
 // resumed run with other groups.
-#include "loop/groups.hpp"
+#include "loop/parameter_groups.hpp"
 
 #include <doctest/doctest.h>
 

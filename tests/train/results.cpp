@@ -166,7 +166,7 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
   // This memory is too small for the plan of the strategy, even if the optimizer had no moments.
   options.memory_limit = bytes / 3;
   for (const std::string& failure : failures_of_job(4, options)) {
-    CHECK(failure.find("freeze: the plan needs more than ") != std::string::npos);
+    CHECK(failure.find("seal: the plan needs more than ") != std::string::npos);
   }
   options.memory_limit = fewer - 1;
   for (const std::string& failure : failures_of_job(4, options)) {
@@ -194,7 +194,7 @@ TEST_CASE("strategies cannot use memory that the kernels hold") {
   });
   options.memory_limit = activations + 5000;
   const auto engine =
-      train::engine_options(options, model, {}, atoll::Device::host(), {.arithmetic = 1000});
+      train::engine_options(options, model, {}, atoll::Device::cpu(), {.arithmetic = 1000});
   CHECK(engine.memory_bytes == 4000);
 }
 
@@ -203,7 +203,7 @@ TEST_CASE("--gather becomes a hint of the engine") {
   auto options = base(folder);
   const auto units = [&](const char* gather) {
     options.gather = gather;
-    return train::engine_options(options, {}, {}, atoll::Device::host(), {}).gather_units;
+    return train::engine_options(options, {}, {}, atoll::Device::cpu(), {}).gather_units;
   };
   CHECK(units("copy-engines") == atoll::ComputeUnits::none);
   CHECK(units("auto") == atoll::ComputeUnits::none);

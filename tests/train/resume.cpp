@@ -8,7 +8,7 @@
 
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
-#include "fsdp/checkpoint_index.hpp"
+#include "checkpoint/index.hpp"
 #include "job.hpp"
 #include "model/params.hpp"
 #include "thread_ranks.hpp"
@@ -324,7 +324,7 @@ TEST_CASE("what cannot be written is an error on every rank") {
   atoll_test::run_thread_ranks(2, [&](atoll::World& world) {
     fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = fsdp::Strategy::full_shard});
     engine.add_unit("a", {{"w", {64}}});
-    engine.freeze({"a"});
+    engine.seal({"a"});
     engine.initialize(1);
     const fsdp::Optimizer optimizer(engine);
     CHECK_THROWS_AS(fsdp::save(below, engine, optimizer), atoll::Error);

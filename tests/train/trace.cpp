@@ -119,7 +119,7 @@ TEST_CASE("the trace of a run: a row per stream of every rank, all bytes, spans 
     for (int rank = 0; rank < ranks; ++rank) {
       CAPTURE(rank);
       auto expected = std::set<std::string>{"step", "compute", "gather", "reduce"};
-      if (strategy == "hybrid_shard") expected.insert("outer");
+      if (strategy == "hybrid_shard") expected.insert("replicate");
       CHECK(rows_of(spans, rank) == expected);
       for (const std::string axis : {"shard", "replicate"}) {
         CHECK(traced_bytes(spans, rank, axis) == moved[axis]);

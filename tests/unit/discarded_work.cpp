@@ -35,9 +35,9 @@ void call(atoll::Communicator& comm, atoll::View data, Counts counts, atoll::Str
 }
 
 void call(atoll::Scheduler& scheduler, atoll::View data, const atoll::Event& after) {
-  scheduler.all_gather(data, data, after);        // discards
-  scheduler.all_gather_inner(data, data, after);  // discards
-  scheduler.reduce_scatter(data, data, after);    // discards
-  scheduler.all_reduce(data, after);              // discards
+  scheduler.all_gather(data, data, after);            // discards
+  scheduler.all_gather_secondary(data, data, after);  // discards
+  scheduler.reduce_scatter(data, data, after);        // discards
+  scheduler.all_reduce(data, after);                  // discards
   std::ignore = scheduler.all_reduce(data, after, "gradients");
 }

@@ -1,4 +1,4 @@
-#include "disk_log.hpp"
+#include "unit/disk_log.hpp"
 
 #include <dlfcn.h>
 #include <fcntl.h>

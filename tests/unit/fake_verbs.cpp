@@ -1,4 +1,4 @@
-#include "fake_verbs.hpp"
+#include "unit/fake_verbs.hpp"
 
 #include <arpa/inet.h>
 #include <endian.h>

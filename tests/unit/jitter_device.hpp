@@ -156,7 +156,7 @@ class JitterStream final : public atoll::StreamBackend {
 
 class JitterDevice final : public atoll::DeviceBackend {
  public:
-  // The device's memory is host memory, so that the host backend can move its data.
+  // The device's memory is CPU memory, so that the host backend can move its data.
   explicit JitterDevice(unsigned seed) : DeviceBackend({.name = "jitter"}), seed_(seed) {}
   void* allocate(std::size_t bytes) override {
     void* data = ::operator new(bytes, std::align_val_t(4096));
@@ -173,7 +173,7 @@ class JitterDevice final : public atoll::DeviceBackend {
   atoll::DeviceOps& ops() noexcept override { return host_.ops(); }
 
  private:
-  atoll::Device host_ = atoll::Device::host();
+  atoll::Device host_ = atoll::Device::cpu();
   std::atomic<unsigned> seed_;
 };
 

@@ -43,7 +43,7 @@ void add_units(fsdp::Engine& engine) {
   engine.add_unit("layers.0", {{"norm", {16}, {1, 0}}, {"wide", {24, 60}}, {"tall", {60, 24}}});
   engine.add_unit("layers.1", {{"large", {90, 50}}, {"bias", {9}}, {"square", {40, 40}}});
   engine.add_unit("head", {{"out", {8, 50}}, {"frozen", {4, 4}, {}, false}});
-  engine.freeze({"embed", "layers.0", "layers.1", "head"});
+  engine.seal({"embed", "layers.0", "layers.1", "head"});
 }
 
 float target(std::uint64_t i) {
@@ -333,7 +333,7 @@ TEST_CASE("muon misuse: a hidden parameter without two dimensions, and two optim
   auto world = single_rank();
   const auto mesh = atoll::Mesh::make(world, {1, 1});
   fsdp::Engine engine(mesh);
-  CHECK_THROWS_WITH_AS(muon::Muon(engine, mesh), "add_state: call Engine::freeze() first",
+  CHECK_THROWS_WITH_AS(muon::Muon(engine, mesh), "add_state: call Engine::seal() first",
                        atoll::Error);
   add_units(engine);
   {

@@ -225,7 +225,7 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
     findings.push_back({{"subject", finding.subject}, {"text", finding.text}});
   json["pairs"] = {{"bytes", report.bytes},
                    {"gbyte_s", report.gbyte_s},
-                   {"inside_gbyte_s", report.verdict.inside_gbyte_s},
+                   {"intra_gbyte_s", report.verdict.intra_gbyte_s},
                    {"between_gbyte_s", report.verdict.between_gbyte_s},
                    {"findings", findings}};
   json["ports"] = findings_json(ports);

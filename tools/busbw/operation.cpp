@@ -83,10 +83,10 @@ atoll::Work send_recv(const Views& views, atoll::Communicator& communicator,
 }
 
 bool on_host(const atoll::Communicator& communicator) {
-  return communicator.device().kind() == atoll::DeviceKind::host;
+  return communicator.device().kind() == atoll::DeviceKind::cpu;
 }
 
-// Calls fill(view) with host memory and copies the result to `to` if that is on a GPU.
+// Calls fill(view) with CPU memory and copies the result to `to` if that is on a GPU.
 template <class Fill>
 void write(atoll::View to, const atoll::Communicator& communicator, atoll::Stream& stream,
            const Fill& fill) {

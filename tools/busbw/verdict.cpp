@@ -34,20 +34,20 @@ double upper_quartile(std::vector<double> values) {
 class Judge {
  public:
   Judge(const Matrix& matrix, const PairSites& sites) : sites_(sites) {
-    std::vector<double> inside, between;
+    std::vector<double> intra, between;
     for (int from = 0; from < static_cast<int>(matrix.size()); ++from) {
       for (int to = 0; to < static_cast<int>(matrix.size()); ++to) {
         if (from == to) continue;
         const double value = matrix[index(from)][index(to)];
         const bool crosses = host(from) != host(to);
-        (crosses ? between : inside).push_back(value);
+        (crosses ? between : intra).push_back(value);
         entries_.push_back({.from = from, .to = to, .between = crosses, .share = value});
       }
     }
-    verdict_.inside_gbyte_s = upper_quartile(inside);
+    verdict_.intra_gbyte_s = upper_quartile(intra);
     verdict_.between_gbyte_s = upper_quartile(between);
     for (Entry& entry : entries_) {
-      const double measure = entry.between ? verdict_.between_gbyte_s : verdict_.inside_gbyte_s;
+      const double measure = entry.between ? verdict_.between_gbyte_s : verdict_.intra_gbyte_s;
       entry.share = measure > 0 ? entry.share / measure : 1;
     }
   }
@@ -215,8 +215,8 @@ std::string matrix_text(const Matrix& matrix) {
 
 std::string verdict_text(const PairVerdict& verdict) {
   std::string text;
-  if (verdict.inside_gbyte_s > 0)
-    text += fmt::format("# good pairs inside a host: {:.3g} GB/s\n", verdict.inside_gbyte_s);
+  if (verdict.intra_gbyte_s > 0)
+    text += fmt::format("# good pairs inside a host: {:.3g} GB/s\n", verdict.intra_gbyte_s);
   if (verdict.between_gbyte_s > 0)
     text += fmt::format("# good pairs between hosts: {:.3g} GB/s\n", verdict.between_gbyte_s);
   for (const PairFinding& finding : verdict.findings) text += fmt::format("# {}\n", finding.text);

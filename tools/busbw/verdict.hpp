@@ -40,7 +40,7 @@ struct PairVerdict {
   // Slow hosts, NICs, ranks and pairs; empty if all pairs are alike.
   std::vector<PairFinding> findings;
   // Upper quartiles of the pairs inside hosts and of the pairs between hosts; 0 without such pairs.
-  double inside_gbyte_s = 0;
+  double intra_gbyte_s = 0;
   double between_gbyte_s = 0;
 };
 PairVerdict judge_pairs(const Matrix& matrix, const PairSites& sites);

@@ -111,7 +111,7 @@ std::string reason(const std::vector<Candidate>& found) {
 }
 
 std::string tight(const std::vector<Candidate>& found) {
-  // The mean error of predicted memory (tests/planner/rows.py) is a tenth.
+  // The mean error of predicted memory (tests/planner/field_runs.py) is a tenth.
   constexpr double safe = 0.9;
   if (found.empty() || !found.front().prediction.fits) return {};
   const auto share = [](const Candidate& candidate) {

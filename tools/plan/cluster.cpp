@@ -247,13 +247,13 @@ KnownCluster cluster_of(const ClusterText& text) {
   if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
   const Rates rates = over_links(inside.value_or(*inside_of(gpu, "", text.ranks_per_host)), gpu,
                                  text.links_gbyte_s);
-  cluster.fabric.inside_gbyte_s = rates.ring;
+  cluster.fabric.intra_gbyte_s = rates.ring;
   cluster.fabric.nvls_gbyte_s = rates.nvls;
   const Network usual{.gbit_s = 400, .nics = 8};
   const auto network = inter.empty() ? usual : network_of(inter);
   if (!network) known.unknown.push_back(fmt::format("inter \"{}\"", text.inter));
   const Network used = joined_nics(network ? *network : usual, text.ranks_per_host);
-  cluster.fabric.across_gbyte_s = used.nics * used.gbit_s / 8;
+  cluster.fabric.inter_gbyte_s = used.nics * used.gbit_s / 8;
   cluster.fabric.nics = used.nics;
   cluster.fabric.fabric = used.tcp ? atoll::Fabric::tcp : atoll::Fabric::rdma;
   cluster.fabric.most_gbyte_s = text.busbw;

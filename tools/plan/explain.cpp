@@ -216,7 +216,7 @@ void split_exposed(const Job& job, Explanation& result) {
   Job few = job;
   few.micro_batches = std::min(few.micro_batches, 4);  // the shares hardly change with more
   const LaneTimes lanes = lanes_of(simulate(few, {.trace = true}).trace);
-  const double all = lanes.exposed_gather + lanes.exposed_reduce + lanes.exposed_outer;
+  const double all = lanes.exposed_gather + lanes.exposed_reduce + lanes.exposed_replicate;
   if (all <= 0) return;
   result.expected_gather_s = result.expected_exposed_s * lanes.exposed_gather / all;
   result.expected_reduce_s = result.expected_exposed_s - result.expected_gather_s;

@@ -137,7 +137,7 @@ void declare_results(CLI::App& app, Flags& f) {
          "--device", f.device,
          "what --measure measures: host (CPUs), cuda (a GPU for each process), or auto: GPUs "
          "if there are any")
-      ->check(CLI::IsMember({"auto", "host", "cuda"}))
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->needs("--measure");
   app.add_option("--threads", f.threads, "compute threads of a rank on CPUs")
       ->check(above_zero)

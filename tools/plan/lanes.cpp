@@ -22,8 +22,8 @@ void add(LaneTimes& times, std::string_view row, bool waits, std::string_view la
     times.gather += seconds;
   } else if (row.starts_with("reduce")) {
     times.reduce += seconds;
-  } else if (row.starts_with("outer")) {
-    times.outer += seconds;
+  } else if (row.starts_with("replicate")) {
+    times.replicate += seconds;
   } else if (!row.starts_with("compute")) {
     return;
   } else if (!waits) {
@@ -31,8 +31,8 @@ void add(LaneTimes& times, std::string_view row, bool waits, std::string_view la
     (forward ? times.forward : backward ? times.backward : times.other) += seconds;
   } else if (label.starts_with("gather")) {
     times.exposed_gather += seconds;
-  } else if (label.starts_with("outer")) {
-    times.exposed_outer += seconds;
+  } else if (label.starts_with("replicate")) {
+    times.exposed_replicate += seconds;
   } else {
     times.exposed_reduce += seconds;
   }
@@ -41,7 +41,7 @@ void add(LaneTimes& times, std::string_view row, bool waits, std::string_view la
 void divide(LaneTimes& times, double by) {
   for (double* const value :
        {&times.forward, &times.backward, &times.other, &times.exposed_gather, &times.exposed_reduce,
-        &times.exposed_outer, &times.gather, &times.reduce, &times.outer}) {
+        &times.exposed_replicate, &times.gather, &times.reduce, &times.replicate}) {
     *value /= by;
   }
 }
@@ -98,10 +98,10 @@ std::string to_text(const LaneTimes& expected, const LaneTimes& measured) {
   row("compute: other work", &LaneTimes::other);
   row("compute waits for gather", &LaneTimes::exposed_gather);
   row("compute waits for reduce", &LaneTimes::exposed_reduce);
-  row("compute waits for outer", &LaneTimes::exposed_outer);
+  row("compute waits for replicate", &LaneTimes::exposed_replicate);
   row("gather busy", &LaneTimes::gather);
   row("reduce busy", &LaneTimes::reduce);
-  row("outer busy", &LaneTimes::outer);
+  row("replicate busy", &LaneTimes::replicate);
   return text;
 }
 

@@ -14,8 +14,8 @@ namespace plan {
 // exposed time in it.
 struct LaneTimes {
   double forward = 0, backward = 0, other = 0;  // work on the compute stream
-  double exposed_gather = 0, exposed_reduce = 0, exposed_outer = 0;
-  double gather = 0, reduce = 0, outer = 0;
+  double exposed_gather = 0, exposed_reduce = 0, exposed_replicate = 0;
+  double gather = 0, reduce = 0, replicate = 0;
 };
 
 LaneTimes lanes_of(std::span<const atoll::TraceRecord> step);

@@ -306,7 +306,7 @@ void run(Flags& f, const CLI::App& app) {
                   f.measure);
     return;
   }
-  const double wire = job.cluster.fabric.across_gbyte_s;
+  const double wire = job.cluster.fabric.inter_gbyte_s;
   train::require(std::isfinite(f.cluster.busbw) && f.cluster.busbw <= wire,
                  "--busbw {}: the NICs of a host have only {} GB/s", f.cluster.busbw, wire);
   plan::SearchSpace space = space_of(f);

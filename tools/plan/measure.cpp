@@ -21,9 +21,9 @@
 #include "fail.hpp"
 #include "json_reader.hpp"
 #include "loop/engine_model.hpp"
-#include "loop/machine.hpp"
+#include "loop/rank_compute.hpp"
 #include "plan/cluster.hpp"
-#include "report/machine_use.hpp"
+#include "report/utilization.hpp"
 
 namespace plan {
 namespace {
@@ -109,7 +109,7 @@ Measured operations(const Job& job, const MeasureOptions& options, atoll::World&
   } while (seconds_since(begin) < options.seconds);
   result.ops = measured->take(compute);
   // The context of a GPU is not measured.
-  if (device.kind() == atoll::DeviceKind::host)
+  if (device.kind() == atoll::DeviceKind::cpu)
     result.process_bytes =
         train::proportional_bytes() - static_cast<std::int64_t>(device.allocated_bytes());
   return result;
@@ -252,8 +252,8 @@ int usable_gpus(const std::string& wanted) {
   return kind == atoll::DeviceKind::cuda ? atoll::Device::cuda_count() : 0;
 }
 
-// As usable_gpus(), by a process for itself, because CUDA fails in a process that forks after asking
-// CUDA.
+// As usable_gpus(), by a process for itself, because CUDA fails in a process that forks after
+// asking CUDA.
 int count_gpus(const std::string& wanted) {
   if (wanted == "host") return 0;
   constexpr int failed = 255;
@@ -280,7 +280,7 @@ void measure(const Job& whole, const MeasureOptions& wanted, const std::filesyst
   MeasureOptions options = wanted;
   const int gpus = count_gpus(wanted.device);
   train::require(gpus == 0 || gpus >= options.ranks,
-                 "--gpus-per-host {}: this machine has {} GPUs; --device host measures its CPUs",
+                 "--gpus-per-host {}: this machine has {} GPUs; --device cpu measures its CPUs",
                  options.ranks, gpus);
   options.device = gpus > 0 ? "cuda" : "host";
   if (gpus == 0) check_memory(job, options);
@@ -364,10 +364,10 @@ void use(const MeasuredMachine& machine, Cluster& cluster) {
   // have 8 Gbit/s.
   cluster.fabric = {};
   cluster.fabric.compute_share = 1;
-  cluster.fabric.across_compute_share = 0.2;
+  cluster.fabric.inter_compute_share = 0.2;
   cluster.fabric.fabric = atoll::Fabric::tcp;
-  cluster.fabric.inside_gbyte_s = cluster.compute.memory_gbyte_s / 4;
-  cluster.fabric.across_gbyte_s = 1;
+  cluster.fabric.intra_gbyte_s = cluster.compute.memory_gbyte_s / 4;
+  cluster.fabric.inter_gbyte_s = 1;
 }
 
 void add_curve(atoll::FabricModel& fabric, const std::filesystem::path& file) {

@@ -65,7 +65,7 @@ std::string sources(const Cluster& cluster) {
   return fmt::format(
       "Times of arithmetic: {}. Links inside a host: {:g} GB/s; between hosts: {:g} GB/s by {} "
       "NICs{}.",
-      cluster.compute.source, fabric.inside_gbyte_s, fabric.across_gbyte_s, fabric.nics,
+      cluster.compute.source, fabric.intra_gbyte_s, fabric.inter_gbyte_s, fabric.nics,
       fabric.most_gbyte_s > 0 ? fmt::format(", at most {:g} GB/s", fabric.most_gbyte_s) : "");
 }
 
@@ -82,7 +82,7 @@ std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& p) {
           {"optimizer", "optimizer", m.optimizer},
           {"gradients", "gradients (shards)", m.gradients},
           {"gathered", "parameters (gathered while used)", m.gathered},
-          {"inner_shards", "parameters (inner shards)", m.inner_shards},
+          {"secondary_shards", "parameters (secondary shards)", m.secondary_shards},
           {"whole_gradients", "whole gradients", m.whole_gradients},
           {"staging", "staging", m.staging},
           {"activations", "activations", m.activations},

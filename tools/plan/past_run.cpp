@@ -127,12 +127,12 @@ RunSettings settings_in(const train::JsonReader& args) {
   const std::string optimizer =
       args.present("optimizer") ? one_of(args, "optimizer", {"adamw", "sgd", "muon"}) : "adamw";
   const std::int64_t rank = args.integer_or("lora_rank", 0),
-                     shards = args.integer_or("inner_shards", 0);
+                     shards = args.integer_or("secondary_shards", 0);
   note("--optimizer", optimizer, optimizer != "adamw");
   settings.adapters = rank != 0;
   note("--lora-rank", std::to_string(rank), rank != 0);
   if (args.boolean_or("fp8", false)) settings.not_predicted.push_back("--fp8");
-  note("--inner-shards", std::to_string(shards), shards != 0);
+  note("--secondary-shards", std::to_string(shards), shards != 0);
   return settings;
 }
 

@@ -46,7 +46,7 @@ fsdp::Options engine_options(const Job& job, const atoll::Device& device) {
   options.prefetch = job.prefetch + (job.model.tied ? 1 : 0);
   options.reduce_buffers = job.reduce_buffers;
   options.device = device;
-  options.backend = "sim";
+  options.backend = "simulated";
   return options;
 }
 
@@ -55,7 +55,7 @@ train::ActivationPlan activation_plan(const Job& job) {
           .max_seq = job.seq,
           .compute = job.dtype,
           .recompute = job.recompute,
-          .head_rows = train::usual_head_rows(job.cluster.is_cpu() ? atoll::DeviceKind::host
+          .head_rows = train::usual_head_rows(job.cluster.is_cpu() ? atoll::DeviceKind::cpu
                                                                    : atoll::DeviceKind::cuda)};
 }
 

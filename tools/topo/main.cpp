@@ -36,13 +36,13 @@ using Sites = std::vector<atoll::RankSite>;
 
 constexpr int most_ranks = 1'000'000;
 
-atoll::MeshPlan row_major(atoll::MeshShape shape, int inner) {
+atoll::MeshPlan row_major(atoll::MeshShape shape, int tensor) {
   atoll::MeshPlan plan;
   plan.replicate = shape.replicate;
   plan.shard = shape.shard;
-  plan.inner = inner;
+  plan.tensor = tensor;
   plan.order.resize(static_cast<std::size_t>(shape.replicate) *
-                    static_cast<std::size_t>(shape.shard) * static_cast<std::size_t>(inner));
+                    static_cast<std::size_t>(shape.shard) * static_cast<std::size_t>(tensor));
   std::iota(plan.order.begin(), plan.order.end(), 0);
   return plan;
 }
@@ -54,11 +54,12 @@ atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
   plan_options.emulated_islands = config.islands;
   atoll::MeshPlan suggested = atoll::plan_mesh(topology, sites, plan_options);
   if (options.mesh->empty()) return suggested;
-  atoll::MeshPlan plan = row_major(atoll::parse_mesh(*options.mesh), options.plan.inner);
+  atoll::MeshPlan plan = row_major(atoll::parse_mesh(*options.mesh), options.plan.tensor);
   plan.findings = atoll::check_mesh(topology, sites, plan, plan_options);
-  const std::string inner = options.plan.inner == 1 ? "" : fmt::format("x{}", options.plan.inner);
+  const std::string tensor =
+      options.plan.tensor == 1 ? "" : fmt::format("x{}", options.plan.tensor);
   plan.why = fmt::format("requested; atoll would choose {}x{}{}: {}", suggested.replicate,
-                         suggested.shard, inner, suggested.why);
+                         suggested.shard, tensor, suggested.why);
   return plan;
 }
 
@@ -68,11 +69,11 @@ Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   int ranks = options.ranks;
   if (ranks == 0 && !options.mesh->empty()) {
     const atoll::MeshShape shape = atoll::parse_mesh(*options.mesh);
-    const auto asked = std::int64_t{shape.replicate} * shape.shard * options.plan.inner;
+    const auto asked = std::int64_t{shape.replicate} * shape.shard * options.plan.tensor;
     if (asked > most_ranks)
       throw atoll::Error(atoll::ErrorCode::invalid_argument,
-                         fmt::format("--mesh {} with --inner {}: more than {} ranks", *options.mesh,
-                                     options.plan.inner, most_ranks));
+                         fmt::format("--mesh {} with --tensor {}: more than {} ranks",
+                                     *options.mesh, options.plan.tensor, most_ranks));
     ranks = static_cast<int>(asked);
   }
   if (ranks == 0 && topology.gpus.empty())

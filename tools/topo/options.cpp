@@ -125,7 +125,7 @@ void declare_mesh(CLI::App& app, Options& options) {
       ->option_text("B")
       ->check(CLI::Range(0.01, 1000.0))
       ->needs("--params");
-  app.add_option("--inner", options.plan.inner,
+  app.add_option("--tensor", options.plan.tensor,
                  "reserve groups of K GPUs inside an island for tensor parallelism")
       ->option_text("K")
       ->check(CLI::Range(1, 1'000'000))
@@ -172,8 +172,8 @@ void check(const Options& options) {
           "--top watches a running job: remove the options that describe a machine");
   require(options.top.address || (!options.top.once && !options.top.json),
           "--once and --json need --top");
-  require(options.islands == 0 || options.plan.inner == 1,
-          "--inner needs real islands: remove --islands");
+  require(options.islands == 0 || options.plan.tensor == 1,
+          "--tensor needs real islands: remove --islands");
 }
 
 }  // namespace

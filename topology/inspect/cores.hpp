@@ -1,4 +1,4 @@
-// The NICs of ranks that use host memory.
+// The NICs of ranks that use CPU memory.
 #pragma once
 
 #include <string>

@@ -41,7 +41,7 @@ void LinkRates::collect_hosts() {
   }
 }
 
-std::optional<double> LinkRates::inside(int near) {
+std::optional<double> LinkRates::intra(int near) {
   const RankGroup& group = groups.near[at_index(near)];
   if (group.where.kind == Neighbourhood::Kind::island)
     return sites.islands[at_index(group.where.number)].gpu_gbyte_s;

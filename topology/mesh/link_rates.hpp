@@ -24,7 +24,7 @@ class LinkRates {
   const RankGroups groups;
 
   // Returns the rate inside a near group (an island or a host), given the index of the group.
-  std::optional<double> inside(int near);
+  std::optional<double> intra(int near);
   // Returns the PCIe rate of a host: the rate of the slowest PCIe link among the GPUs that ranks
   // use. `host` indexes MeshSites::hosts.
   std::optional<double> pcie(int host);

@@ -131,7 +131,7 @@ class Crossings {
     std::optional<double> inside;
     for (const auto& [near, members] : parts.members)
       if (groups_.near[at_index(near)].where.kind == Kind::island)
-        if (const auto rate = rates_.inside(near)) inside = std::max(inside.value_or(0), *rate);
+        if (const auto rate = rates_.intra(near)) inside = std::max(inside.value_or(0), *rate);
     const std::string_view user = all_have_gpus(sites_) ? "GPU" : "rank";
     std::string text =
         parts.hosts.size() > 1 ? ", over the network" : ", over the PCIe links of the host";
@@ -156,12 +156,12 @@ class Crossings {
 }  // namespace
 
 void check_order(const MeshPlan& plan, std::size_t size) {
-  const bool positive = plan.replicate >= 1 && plan.shard >= 1 && plan.inner >= 1;
+  const bool positive = plan.replicate >= 1 && plan.shard >= 1 && plan.tensor >= 1;
   const auto rows = static_cast<std::int64_t>(plan.replicate) * plan.shard;
   const auto count = static_cast<std::int64_t>(size);
-  if (!positive || rows > count || rows * plan.inner != count)
+  if (!positive || rows > count || rows * plan.tensor != count)
     refuse("a mesh of {}x{}{} does not fit {}", plan.replicate, plan.shard,
-           plan.inner == 1 ? "" : fmt::format("x{}", plan.inner), plural(size, "rank"));
+           plan.tensor == 1 ? "" : fmt::format("x{}", plan.tensor), plural(size, "rank"));
   std::vector<bool> seen(size, false);
   for (const int rank : plan.order) {
     const auto number = at_index(rank);
@@ -173,17 +173,17 @@ void check_order(const MeshPlan& plan, std::size_t size) {
     refuse("the order of a mesh names {} of {} ranks", plan.order.size(), size);
 }
 
-int shard_inside(const RankGroups& groups, int inner) {
+int shard_inside(const RankGroups& groups, int tensor) {
   int inside = 0;
   for (const RankGroup& group : groups.near) inside = std::gcd(inside, group.size());
-  return inside / inner;
+  return inside / tensor;
 }
 
 std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
   const int least = shard_inside(rates.groups, 1);
-  const int inside = least / plan.inner;
-  const bool inner_fits = least % plan.inner == 0;
-  const bool shard_fits = inner_fits && inside % plan.shard == 0;
+  const int inside = least / plan.tensor;
+  const bool tensor_fits = least % plan.tensor == 0;
+  const bool shard_fits = tensor_fits && inside % plan.shard == 0;
   std::vector<Finding> findings;
   Crossings shards(rates);
   int number = 0;
@@ -191,19 +191,19 @@ std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
   each_shard_group(plan, [&](const std::vector<int>& ranks) {
     std::vector<int> near;
     for (const int rank : ranks) near.push_back(rates.groups.near_of[at_index(rank)]);
-    const bool is_first = number % plan.inner == 0;
+    const bool is_first = number % plan.tensor == 0;
     // One finding covers all groups of a row that cross the same islands.
     if (is_first || near != first) shards.look("shard group", number, ranks, inside, shard_fits);
     if (is_first) first = std::move(near);
     ++number;
   });
   shards.take("shard group", findings);
-  Crossings inners(rates);
-  for (int row = 0; row < plan.replicate * plan.shard && plan.inner > 1; ++row) {
-    const auto begin = plan.order.begin() + std::ptrdiff_t{row} * plan.inner;
-    inners.look("inner group", row, {begin, begin + plan.inner}, inside, inner_fits);
+  Crossings tensors(rates);
+  for (int row = 0; row < plan.replicate * plan.shard && plan.tensor > 1; ++row) {
+    const auto begin = plan.order.begin() + std::ptrdiff_t{row} * plan.tensor;
+    tensors.look("tensor group", row, {begin, begin + plan.tensor}, inside, tensor_fits);
   }
-  inners.take("inner group", findings);
+  tensors.take("tensor group", findings);
   return findings;
 }
 

@@ -22,13 +22,13 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Requires that the ranks of each inner group are inside one island.
-void check_inner(const LinkRates& rates, int inner) {
+// Requires that the ranks of each tensor group are inside one island.
+void check_tensor(const LinkRates& rates, int tensor) {
   const auto do_not_fit = [&](const std::string& why) {
-    refuse("{} inner ranks do not fit: {}", inner, why);
+    refuse("{} tensor ranks do not fit: {}", tensor, why);
   };
-  if (inner < 1) do_not_fit("there must be at least 1 inner rank");
-  if (inner == 1) return;
+  if (tensor < 1) do_not_fit("there must be at least 1 tensor rank");
+  if (tensor == 1) return;
   const DisplayNames names(rates.topology);
   for (const RankGroup& group : rates.groups.near) {
     const int first = group.ranks.front();
@@ -36,10 +36,10 @@ void check_inner(const LinkRates& rates, int inner) {
     for (const int rank : group.ranks)
       if (group.where.kind == Neighbourhood::Kind::host && rates.sites.is_alone(rank))
         do_not_fit(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
-    if (group.size() % inner != 0)
+    if (group.size() % tensor != 0)
       do_not_fit(fmt::format("the {} on {} has {}, a number that {} does not divide",
                              noun(rates.sites, group), host, plural(at_index(group.size()), "rank"),
-                             inner));
+                             tensor));
   }
 }
 
@@ -84,8 +84,9 @@ Candidate widest_candidate(const MeshSites& sites, const RankGroups& groups) {
           .noun = shared_noun(sites, groups.wide)};
 }
 
-// Returns the candidates for the shard axis in ascending size. Each is a multiple of `inner` ranks.
-std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& groups, int inner) {
+// Returns the candidates for the shard axis in ascending size. Each is a multiple of `tensor`
+// ranks.
+std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& groups, int tensor) {
   std::vector<Candidate> all;
   const Candidate widest = widest_candidate(sites, groups);
   const int near = groups.near.front().size();
@@ -106,7 +107,7 @@ std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& grou
                   all);
   // Candidates as large as a wide group are dropped, because the wide groups are added below.
   std::erase_if(all, [&](const Candidate& one) {
-    return one.ranks() % inner != 0 || one.ranks() == widest.unit;
+    return one.ranks() % tensor != 0 || one.ranks() == widest.unit;
   });
   add_multiples(widest, all);
   std::ranges::stable_sort(all, {}, &Candidate::ranks);
@@ -146,11 +147,11 @@ std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
                      gib_text(enough * taken.unit * need.gpu_gives), enough, taken.units, many);
 }
 
-// Describes a row: "8 GPUs", or "4 x 2 GPUs (2 below the shard axis)" with inner ranks.
+// Describes a row: "8 GPUs", or "4 x 2 GPUs (2 below the shard axis)" with tensor ranks.
 std::string row_text(const MeshPlan& plan, std::string_view user) {
-  if (plan.inner == 1) return plural(at_index(plan.shard), user);
+  if (plan.tensor == 1) return plural(at_index(plan.shard), user);
   return fmt::format("{} x {} ({} below the shard axis)", plan.shard,
-                     plural(at_index(plan.inner), user), plan.inner);
+                     plural(at_index(plan.tensor), user), plan.tensor);
 }
 
 std::string explain(const MeshSites& sites, const Candidate& taken, const MeshPlan& plan) {
@@ -160,8 +161,8 @@ std::string explain(const MeshSites& sites, const Candidate& taken, const MeshPl
   const std::string across = plural(at_index(plan.replicate), taken.noun);
   if (plan.shard == 1) {
     const std::string each =
-        fmt::format(": each {} holds {}{}", taken.noun, plural(at_index(plan.inner), user),
-                    plan.inner == 1 ? "" : ", all below the shard axis");
+        fmt::format(": each {} holds {}{}", taken.noun, plural(at_index(plan.tensor), user),
+                    plan.tensor == 1 ? "" : ", all below the shard axis");
     return fmt::format("nothing to shard over{}; replicate over {}", of_gpus ? "" : each, across);
   }
   std::string text =
@@ -176,17 +177,17 @@ std::string explain(const MeshSites& sites, const Candidate& taken, const MeshPl
 
 MeshPlan plan_even(const MeshRequest& request) {
   const MeshSites& sites = request.rates.sites;
-  const int inner = request.options.inner;
+  const int tensor = request.options.tensor;
   Candidate taken = widest_candidate(sites, request.rates.groups);
   std::string memory;
   if (request.need) {
-    const std::vector<Candidate> all = candidates(sites, request.rates.groups, inner);
+    const std::vector<Candidate> all = candidates(sites, request.rates.groups, tensor);
     const auto fits = std::ranges::find_if(
         all, [&](const Candidate& one) { return request.need->fits(one.ranks()); });
     taken = *fits;  // the whole job is a candidate, and it holds the model
     memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
   }
-  MeshPlan plan = arrange(request.rates.groups, taken.ranks() / inner, inner);
+  MeshPlan plan = arrange(request.rates.groups, taken.ranks() / tensor, tensor);
   plan.why = memory + explain(sites, taken, plan);
   return plan;
 }
@@ -216,7 +217,7 @@ void find_unknown(const Topology& topology, const MeshSites& sites, MeshPlan& pl
 MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
                    const MeshPlanOptions& options) {
   LinkRates rates(topology, ranks, options);
-  check_inner(rates, options.inner);
+  check_tensor(rates, options.tensor);
   const std::optional<MemoryNeed> need = memory_need(topology, ranks, rates.sites, options);
   if (need && !need->fits(static_cast<double>(ranks.size()))) refuse_model(*need, rates.sites);
   const MeshRequest request{rates, options, need};

@@ -103,7 +103,7 @@ bool all_have_gpus(const MeshSites& sites);
 // --- groups of ranks by axis ---
 
 inline int rank_at(const MeshPlan& mesh, int r, int s, int i) {
-  return mesh.order[at_index((r * mesh.shard + s) * mesh.inner + i)];
+  return mesh.order[at_index((r * mesh.shard + s) * mesh.tensor + i)];
 }
 
 // Calls visit(ranks) for every group of the shard axis, row by row.
@@ -111,7 +111,7 @@ template <class Visit>
 void each_shard_group(const MeshPlan& mesh, const Visit& visit) {
   std::vector<int> ranks(at_index(mesh.shard));
   for (int r = 0; r < mesh.replicate; ++r)
-    for (int i = 0; i < mesh.inner; ++i) {
+    for (int i = 0; i < mesh.tensor; ++i) {
       for (int s = 0; s < mesh.shard; ++s) ranks[at_index(s)] = rank_at(mesh, r, s, i);
       visit(ranks);
     }
@@ -122,7 +122,7 @@ template <class Visit>
 void each_replicate_group(const MeshPlan& mesh, const Visit& visit) {
   std::vector<int> ranks(at_index(mesh.replicate));
   for (int s = 0; s < mesh.shard; ++s)
-    for (int i = 0; i < mesh.inner; ++i) {
+    for (int i = 0; i < mesh.tensor; ++i) {
       for (int r = 0; r < mesh.replicate; ++r) ranks[at_index(r)] = rank_at(mesh, r, s, i);
       visit(ranks);
     }

@@ -43,20 +43,20 @@ struct MeshRequest {
 };
 
 // Arranges all ranks in a mesh with a shard axis of length `shard`.
-MeshPlan arrange(const RankGroups& groups, int shard, int inner);
+MeshPlan arrange(const RankGroups& groups, int shard, int tensor);
 
 // Plans the members shape, order, left_out and why of a mesh, and adds the finding "mesh_uneven".
 MeshPlan plan_uneven(const MeshRequest& request);
 
 // --- mesh_check.cpp ---
 
-// Returns a finding for each shard group and each inner group that crosses islands.
+// Returns a finding for each shard group and each tensor group that crosses islands.
 std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan);
 
 // Throws Error(invalid_argument) unless the plan's order holds every rank once and fits its shape.
 void check_order(const MeshPlan& plan, std::size_t size);
 
 // Returns the largest shard axis that stays inside the near groups (islands or hosts).
-int shard_inside(const RankGroups& groups, int inner);
+int shard_inside(const RankGroups& groups, int tensor);
 
 }  // namespace atoll_v1::atoll

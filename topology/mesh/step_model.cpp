@@ -14,14 +14,14 @@ namespace atoll_v1::atoll {
 namespace {
 
 // GB/s inside an island, and that one core copies in memory, for ranks without GPUs.
-constexpr double assumed_inside_gbyte_s = 250, assumed_memory_gbyte_s = 10;
-constexpr double inside_to_across = 10, efficiency_inside = 0.8;
+constexpr double assumed_intra_gbyte_s = 250, assumed_memory_gbyte_s = 10;
+constexpr double intra_to_inter = 10, efficiency_intra = 0.8;
 
 // Latencies in microseconds. For GPUs, they are NCCL's own values. For ranks without GPUs, they
 // were measured with atoll's host backend and 8 bytes: 4 us among four ranks of a host, 80 us
 // between hosts over TCP (tests/bench/results-host-backend.md).
 struct Latencies {
-  double base, inside, pcie, network;
+  double base, intra, pcie, network;
 };
 constexpr Latencies latencies_of_gpus{8.4, 3.4, 5.7, 14};
 constexpr Latencies latencies_of_cpus{1, 1, 1, 80};
@@ -62,19 +62,19 @@ class SlowestLevels {
   void add(std::span<const int> group) {
     std::vector<int> hosts;
     for (const int rank : group) hosts.push_back(sites_.at(rank).host);
-    const auto inner = at_index(atoll_levels::HostLayout(hosts).ranks_per_host());
-    everywhere_ = everywhere_ && inner > 0;
+    const auto per_host = at_index(atoll_levels::HostLayout(hosts).ranks_per_host());
+    everywhere_ = everywhere_ && per_host > 0;
     if (!everywhere_) return;
-    for (std::size_t first = 0; first < group.size(); first += inner) {
-      const auto here = group.subspan(first, inner);
-      take_slower(slowest_.inside, model_.rate({here.begin(), here.end()}));
+    for (std::size_t first = 0; first < group.size(); first += per_host) {
+      const auto here = group.subspan(first, per_host);
+      take_slower(slowest_.intra, model_.rate({here.begin(), here.end()}));
     }
     std::vector<int> column;
-    for (std::size_t first = 0; first < inner; ++first) {
+    for (std::size_t first = 0; first < per_host; ++first) {
       column.clear();
-      for (std::size_t rank = first; rank < group.size(); rank += inner)
+      for (std::size_t rank = first; rank < group.size(); rank += per_host)
         column.push_back(group[rank]);
-      take_slower(slowest_.across, model_.rate(column));
+      take_slower(slowest_.inter, model_.rate(column));
     }
   }
   LevelRates found() const { return everywhere_ ? slowest_ : LevelRates{}; }
@@ -90,19 +90,19 @@ class SlowestLevels {
 
 StepModel::StepModel(LinkRates& rates)
     : sites_(rates.sites), groups_(rates.groups), parts_(groups_.wide.size()) {
-  std::vector<std::optional<double>> inside, pcie, network;
+  std::vector<std::optional<double>> intra, pcie, network;
   for (int near = 0; near < static_cast<int>(groups_.near.size()); ++near)
-    inside.push_back(rates.inside(near));
+    intra.push_back(rates.intra(near));
   for (int host = 0; host < static_cast<int>(sites_.hosts.size()); ++host) {
     pcie.push_back(rates.pcie(host));
     network.push_back(rates.network(host));
   }
-  const double assumed = all_have_gpus(sites_) ? assumed_inside_gbyte_s : assumed_memory_gbyte_s;
-  double reference = least_of(network).value_or(assumed / inside_to_across);
-  reference = least_of(inside).value_or(reference * inside_to_across);
-  inside_ = complete(inside, reference);
-  pcie_ = complete(pcie, reference / inside_to_across);
-  network_ = complete(network, reference / inside_to_across);
+  const double assumed = all_have_gpus(sites_) ? assumed_intra_gbyte_s : assumed_memory_gbyte_s;
+  double reference = least_of(network).value_or(assumed / intra_to_inter);
+  reference = least_of(intra).value_or(reference * intra_to_inter);
+  intra_ = complete(intra, reference);
+  pcie_ = complete(pcie, reference / intra_to_inter);
+  network_ = complete(network, reference / intra_to_inter);
 }
 
 double StepModel::seconds(const MeshPlan& mesh, double gbytes) {
@@ -112,13 +112,13 @@ double StepModel::seconds(const MeshPlan& mesh, double gbytes) {
   };
   if (mesh.shard > 1) each_shard_group(mesh, slowest(row));
   if (mesh.replicate > 1) each_replicate_group(mesh, slowest(column));
-  const double bytes = gbytes * 1e9 / mesh.inner;
+  const double bytes = gbytes * 1e9 / mesh.tensor;
   return 3 * row.transfer_s(bytes, mesh.shard) +
          2 * column.transfer_s(bytes / mesh.shard, mesh.replicate);
 }
 
 bool StepModel::crosses(const MeshPlan& mesh) const {
-  const int row = mesh.shard * mesh.inner;
+  const int row = mesh.shard * mesh.tensor;
   for (int first = 0; first < static_cast<int>(mesh.order.size()); first += row)
     for (int i = 1; i < row; ++i)
       if (groups_.near_of[at_index(mesh.order[at_index(first + i)])] !=
@@ -128,10 +128,10 @@ bool StepModel::crosses(const MeshPlan& mesh) const {
 }
 
 double StepModel::hop_us(int rank, bool leaves_near) const {
-  if (sites_.at(rank).gpu < 0) return latencies_of_cpus.inside;
+  if (sites_.at(rank).gpu < 0) return latencies_of_cpus.intra;
   const Neighbourhood& near = groups_.near[at_index(groups_.near_of[at_index(rank)])].where;
   const bool is_linked = near.kind != Neighbourhood::Kind::host && !leaves_near;
-  return is_linked ? latencies_of_gpus.inside : latencies_of_gpus.pcie;
+  return is_linked ? latencies_of_gpus.intra : latencies_of_gpus.pcie;
 }
 
 void StepModel::add(int rank, Part& part) const {
@@ -140,7 +140,7 @@ void StepModel::add(int rank, Part& part) const {
   part.is_split = part.is_split || leaves_near;
   if (part.members == 0) part.links = fastest;
   if (part.members > 0) part.links.latency_us += hop_us(rank, leaves_near);
-  take_slower(part.links, inside_[at_index(near)]);
+  take_slower(part.links, intra_[at_index(near)]);
   if (part.is_split) take_slower(part.links, pcie_[at_index(host)]);
   part.near = near;
   part.network.gbyte_s += network_[at_index(host)].gbyte_s;
@@ -172,7 +172,7 @@ GroupRate StepModel::rate(const std::vector<int>& members) {
       link.gbyte_s *= efficiency;
       take_slower(group, link);
     };
-    if (part.members > 1) pass(part.links, efficiency_inside);
+    if (part.members > 1) pass(part.links, efficiency_intra);
     if (touched.size() > 1) pass(part.network, nic_efficiency(static_cast<int>(touched.size())));
     parts_[wide] = {};
   }
@@ -182,11 +182,11 @@ GroupRate StepModel::rate(const std::vector<int>& members) {
 std::string StepModel::rates_text() const {
   // True when some host has several near groups, so that traffic inside a host crosses PCIe.
   const bool splits_hosts = groups_.near.size() > groups_.wide.size();
-  std::vector<GroupRate> inside;
-  for (std::size_t near = 0; near < inside_.size(); ++near)
-    if (groups_.near[near].size() > 1) inside.push_back(inside_[near]);
+  std::vector<GroupRate> intra;
+  for (std::size_t near = 0; near < intra_.size(); ++near)
+    if (groups_.near[near].size() > 1) intra.push_back(intra_[near]);
   std::string text =
-      fmt::format("{} a {} inside an island", text_of(inside.empty() ? inside_ : inside),
+      fmt::format("{} a {} inside an island", text_of(intra.empty() ? intra_ : intra),
                   all_have_gpus(sites_) ? "GPU" : "rank");
   if (splits_hosts) text += fmt::format(", {} over PCIe", text_of(pcie_));
   if (groups_.wide.size() > 1) text += fmt::format(", {} over the network", text_of(network_));

@@ -53,7 +53,7 @@ class StepModel {
   const RankGroups& groups_;
   // Rates in GB/s of each rank: inside each near group, and over PCIe and the network of each host.
   // A rate that no source provides is assumed.
-  std::vector<GroupRate> inside_, pcie_, network_;
+  std::vector<GroupRate> intra_, pcie_, network_;
   std::vector<Part> parts_;  // one part for each wide group; used only by rate()
 };
 

@@ -38,7 +38,7 @@ struct Alternative {
 
 std::string shape_text(const MeshPlan& mesh) {
   const std::string shape = fmt::format("{}x{}", mesh.replicate, mesh.shard);
-  return mesh.inner == 1 ? shape : fmt::format("{}x{}", shape, mesh.inner);
+  return mesh.tensor == 1 ? shape : fmt::format("{}x{}", shape, mesh.tensor);
 }
 
 class UnevenPlanner {
@@ -47,15 +47,15 @@ class UnevenPlanner {
       : request_(request),
         sites_(request.rates.sites),
         groups_(request.rates.groups),
-        inner_(request.options.inner),
+        tensor_(request.options.tensor),
         ranks_(static_cast<int>(sites_.ranks.size())),
-        slots_(ranks_ / inner_),
+        slots_(ranks_ / tensor_),
         gbytes_(request.options.params ? *request.options.params * wire_bytes / 1e9 : 1),
         model_(request.rates),
         names_(request.rates.topology) {
-    for (const RankGroup& group : groups_.wide) widest_ = std::max(widest_, group.size() / inner_);
+    for (const RankGroup& group : groups_.wide) widest_ = std::max(widest_, group.size() / tensor_);
     least_ = std::max(1, (widest_ + 1) / 2);
-    if (request.need) least_ = static_cast<int>(request.need->gpus_needed() - 1) / inner_ + 1;
+    if (request.need) least_ = static_cast<int>(request.need->gpus_needed() - 1) / tensor_ + 1;
   }
 
   MeshPlan plan() {
@@ -91,14 +91,14 @@ class UnevenPlanner {
     if (slots_ % shard != 0 || shard < least_) return false;
     // If the size of the model is unknown, accept the widest axis inside the islands and all axes
     // that fill the largest island.
-    return request_.need || shard >= widest_ || shard == shard_inside(groups_, inner_);
+    return request_.need || shard >= widest_ || shard == shard_inside(groups_, tensor_);
   }
 
   Alternative with_all() {
     std::optional<Alternative> best;
     for (int shard = 1; shard <= slots_; ++shard) {
       if (!may_shard(shard)) continue;
-      Alternative one = measure(arrange(groups_, shard, inner_));
+      Alternative one = measure(arrange(groups_, shard, tensor_));
       if (!best || one.seconds < worth_widening * best->seconds) best = std::move(one);
     }
     return std::move(*best);  // has a value: one row of all ranks is always allowed
@@ -110,7 +110,7 @@ class UnevenPlanner {
       std::set<int> sizes;
       for (const RankGroup& unit : units) sizes.insert(unit.size());
       for (const int size : sizes) {
-        if (size / inner_ < least_) continue;
+        if (size / tensor_ < least_) continue;
         MeshPlan mesh = trim(units, size);
         const auto lost = static_cast<double>(mesh.left_out.size());
         if (lost == 0 || lost > most_left_out * ranks_) continue;
@@ -119,7 +119,7 @@ class UnevenPlanner {
       }
     };
     consider(groups_.near);
-    if (inner_ == 1 && groups_.wide.size() != groups_.near.size()) consider(groups_.wide);
+    if (tensor_ == 1 && groups_.wide.size() != groups_.near.size()) consider(groups_.wide);
     return best;
   }
 
@@ -131,8 +131,8 @@ class UnevenPlanner {
   // of `size` ranks lacks, so that columns stay on their rails.
   MeshPlan trim(const std::vector<RankGroup>& units, int size) const {
     MeshPlan mesh;
-    mesh.shard = size / inner_;
-    mesh.inner = inner_;
+    mesh.shard = size / tensor_;
+    mesh.tensor = tensor_;
     std::set<std::pair<int, int>> positions;
     const auto model = std::ranges::find(units, size, &RankGroup::size);
     for (const int rank : model->ranks) positions.insert(rail_position(rank));
@@ -177,11 +177,11 @@ class UnevenPlanner {
 
   std::string each() const { return request_.need ? "" : " for each GB of parameters"; }
 
-  // Describes the shard axis: "shard over 4 GPUs", or "shard over 4 x 2 GPUs" with inner ranks.
+  // Describes the shard axis: "shard over 4 GPUs", or "shard over 4 x 2 GPUs" with tensor ranks.
   std::string row_text(const MeshPlan& mesh) const {
     const std::string_view user = all_have_gpus(sites_) ? "GPU" : "rank";
-    if (inner_ == 1) return "shard over " + plural(at_index(mesh.shard), user);
-    return fmt::format("shard over {} x {}", mesh.shard, plural(at_index(inner_), user));
+    if (tensor_ == 1) return "shard over " + plural(at_index(mesh.shard), user);
+    return fmt::format("shard over {} x {}", mesh.shard, plural(at_index(tensor_), user));
   }
 
   std::string explain(const Alternative& all, bool wins) const {
@@ -192,7 +192,7 @@ class UnevenPlanner {
       text = fmt::format("{}, at {}: {} needed; ", request_.need->product, request_.need->gives,
                          plural(static_cast<std::size_t>(request_.need->gpus_needed()),
                                 all_have_gpus(sites_) ? "GPU" : "rank"));
-    if (!all.crosses && all.mesh.shard == shard_inside(groups_, inner_))
+    if (!all.crosses && all.mesh.shard == shard_inside(groups_, tensor_))
       text += fmt::format(
           "{}, the largest number that divides the ranks of every {} ({}); replicate over {}", what,
           shared_noun(sites_, groups_.near), sizes(), plural(at_index(replicate), "group"));
@@ -214,9 +214,9 @@ class UnevenPlanner {
 
   // Describes the shard axis inside the islands when it was rejected as too short.
   std::string passed_over() {
-    const int inside = shard_inside(groups_, inner_);
+    const int inside = shard_inside(groups_, tensor_);
     if (inside >= least_ || request_.need) return "";
-    const Alternative one = measure(arrange(groups_, inside, inner_));
+    const Alternative one = measure(arrange(groups_, inside, tensor_));
     return fmt::format("; {} as mesh {}, which needs {:.3g} times the memory of each GPU",
                        time(one.seconds), shape_text(one.mesh),
                        static_cast<double>(widest_) / inside);
@@ -275,7 +275,7 @@ class UnevenPlanner {
   const MeshRequest& request_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  int inner_, ranks_, slots_;   // slots_ is ranks_ / inner_, the number of inner groups
+  int tensor_, ranks_, slots_;  // slots_ is ranks_ / tensor_, the number of tensor groups
   int widest_ = 1, least_ = 1;  // longest useful and shortest allowed shard axis
   double gbytes_;
   StepModel model_;
@@ -284,16 +284,16 @@ class UnevenPlanner {
 
 }  // namespace
 
-MeshPlan arrange(const RankGroups& groups, int shard, int inner) {
+MeshPlan arrange(const RankGroups& groups, int shard, int tensor) {
   const int ranks = static_cast<int>(groups.near_of.size());
   MeshPlan mesh;
-  mesh.replicate = ranks / (shard * inner);
+  mesh.replicate = ranks / (shard * tensor);
   mesh.shard = shard;
-  mesh.inner = inner;
+  mesh.tensor = tensor;
   // Rows of whole hosts are ordered by position alone, so that equal positions of hosts share a
   // rail. Rows that are part of a host follow the islands, so that rows end where islands end.
   const bool whole = alike(groups.wide) && shard % groups.wide.front().size() == 0;
-  const bool by_host = inner == 1 && (whole || shard == ranks);
+  const bool by_host = tensor == 1 && (whole || shard == ranks);
   mesh.order.reserve(at_index(ranks));
   for (const RankGroup& group : by_host ? groups.wide : groups.near)
     mesh.order.insert(mesh.order.end(), group.ranks.begin(), group.ranks.end());

@@ -17,17 +17,17 @@ constexpr std::size_t largest_value = 2048;  // maximum size in bytes of a value
 
 }  // namespace
 
-atoll_status read(const atoll_host& host, const std::string& key, std::int64_t limit_ns,
+atoll_status read(const atoll_core& core, const std::string& key, std::int64_t limit_ns,
                   std::string& value) {
   std::array<char, largest_value> buffer{};
   std::size_t size = buffer.size();
-  const auto status = host.get(host.ctx, key.c_str(), buffer.data(), &size, limit_ns);
+  const auto status = core.get(core.ctx, key.c_str(), buffer.data(), &size, limit_ns);
   if (status == ATOLL_OK) value.assign(buffer.data(), size);
   return status;
 }
 
-GroupStore::GroupStore(const atoll_host& host, const atoll_group& group, const Team& team)
-    : host_(host), group_(group), team_(team), deadline_(Clock::time_point::max()) {
+GroupStore::GroupStore(const atoll_core& core, const atoll_group& group, const Team& team)
+    : core_(core), group_(group), team_(team), deadline_(Clock::time_point::max()) {
   const auto timeout = std::chrono::nanoseconds(group.timeout_ns);
   if (timeout > 0ns && timeout < deadline_ - Clock::now()) deadline_ = Clock::now() + timeout;
 }
@@ -41,7 +41,7 @@ std::string GroupStore::path(const std::string& key) const {
 }
 
 void GroupStore::put(const std::string& key, const std::string& value) const {
-  const auto status = host_.put(host_.ctx, path(key).c_str(), value.data(), value.size());
+  const auto status = core_.put(core_.ctx, path(key).c_str(), value.data(), value.size());
   if (status != ATOLL_OK)
     throw Error(status, fmt::format("{}: cannot publish {} in the store", opening(), path(key)));
 }
@@ -57,7 +57,7 @@ std::int64_t GroupStore::left(std::chrono::nanoseconds grace) const {
 std::string GroupStore::get(const std::string& key, const std::string& what,
                             std::chrono::nanoseconds grace) const {
   std::string value;
-  const auto status = read(host_, path(key), left(grace), value);
+  const auto status = read(core_, path(key), left(grace), value);
   if (status != ATOLL_OK) {
     throw Error(status, fmt::format("{}: cannot read {} from the store", opening(), what));
   }
@@ -91,7 +91,7 @@ std::vector<std::string> GroupStore::get_at_once(const std::vector<std::string>&
   for (const auto& key : keys) paths.push_back(path(key));
   for (const auto& one : paths) names.push_back(one.c_str());
   for (auto& value : values) buffers.push_back(value.data());
-  status = host_.get_all(host_.ctx, names.data(), static_cast<std::int32_t>(names.size()),
+  status = core_.get_all(core_.ctx, names.data(), static_cast<std::int32_t>(names.size()),
                          buffers.data(), sizes.data(), left(grace));
   for (std::size_t i = 0; status == ATOLL_OK && i < keys.size(); ++i) values[i].resize(sizes[i]);
   return values;
@@ -99,7 +99,7 @@ std::vector<std::string> GroupStore::get_at_once(const std::vector<std::string>&
 
 std::optional<std::string> GroupStore::find(const std::string& key) const {
   std::string value;
-  const auto status = read(host_, path(key), 1, value);
+  const auto status = read(core_, path(key), 1, value);
   if (status == ATOLL_OK) return value;
   if (status == ATOLL_TIMEOUT) return std::nullopt;
   throw Error(status, fmt::format("{}: cannot read {} from the store", opening(), key));

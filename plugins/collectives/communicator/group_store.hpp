@@ -20,7 +20,7 @@ constexpr std::chrono::hours no_limit{10'000};
 
 // Reads the value of a key of the store, and waits for the key for `limit_ns` at most. Returns the
 // status of the store.
-atoll_status read(const atoll_host& host, const std::string& key, std::int64_t limit_ns,
+atoll_status read(const atoll_core& core, const std::string& key, std::int64_t limit_ns,
                   std::string& value);
 
 class GroupStore {
@@ -28,7 +28,7 @@ class GroupStore {
   using Clock = std::chrono::steady_clock;
 
   // Starts the time limit of the group.
-  GroupStore(const atoll_host& host, const atoll_group& group, const Team& team);
+  GroupStore(const atoll_core& core, const atoll_group& group, const Team& team);
 
   Clock::time_point deadline() const noexcept { return deadline_; }
   // Returns a text such as "opening communicator shard on rank 2 (world rank 5)" for errors.
@@ -56,7 +56,7 @@ class GroupStore {
   std::vector<std::string> get_at_once(const std::vector<std::string>& keys,
                                        std::chrono::nanoseconds grace, atoll_status& status) const;
 
-  const atoll_host& host_;
+  const atoll_core& core_;
   const atoll_group& group_;
   const Team& team_;
   Clock::time_point deadline_;

@@ -124,7 +124,7 @@ class LocalOpening {
 };
 
 // Logs once in a process that ranks use the network although they run on one host.
-void report(const atoll_host& host, const GroupStore& store, const std::string& reason) {
+void report(const atoll_core& core, const GroupStore& store, const std::string& reason) {
   static std::atomic<bool> is_reported = false;
   if (is_reported.exchange(true)) return;
   const auto line = fmt::format(
@@ -133,7 +133,7 @@ void report(const atoll_host& host, const GroupStore& store, const std::string& 
       "needs memfd_create, Unix sockets between the ranks, one user for all of them, and memory. "
       "This line is not repeated for other communicators.",
       store.opening(), reason);
-  host.log(host.ctx, ATOLL_LOG_WARN, line.c_str());
+  core.log(core.ctx, ATOLL_LOG_WARN, line.c_str());
 }
 
 std::string verdict_key(int number) { return fmt::format("inbox/verdict/{}", number); }
@@ -171,7 +171,7 @@ std::set<int> agree(const Layout& layout, const Team& team, const GroupStore& st
 
 }  // namespace
 
-Sharing share_memory(const atoll_host& host, const atoll_group& group, const Team& team,
+Sharing share_memory(const atoll_core& core, const atoll_group& group, const Team& team,
                      const GroupStore& store) {
   const Layout layout = layout_of(group);
   if (layout.hosts() == layout.size()) return {.shm = {}, .masks = {own_processors()}};
@@ -184,7 +184,7 @@ Sharing share_memory(const atoll_host& host, const atoll_group& group, const Tea
     result.shm = local.run();
     result.masks = local.masks();
     is_refused = result.shm == nullptr;
-    if (is_refused && here.front() == team.rank) report(host, store, local.reason());
+    if (is_refused && here.front() == team.rank) report(core, store, local.reason());
   }
   if (layout.hosts() == 1) {
     if (is_refused) result.split = {number};

@@ -32,7 +32,7 @@ struct Sharing {
 
 // Collective over the group. Logs the reason if the ranks of this host cannot share memory. Throws
 // Error; an error with ATOLL_TIMEOUT names the absent ranks.
-Sharing share_memory(const atoll_host& host, const atoll_group& group, const Team& team,
+Sharing share_memory(const atoll_core& core, const atoll_group& group, const Team& team,
                      const GroupStore& store);
 
 // A copy of a group that treats each rank of some hosts as if it ran alone on a host.

@@ -1,12 +1,12 @@
-// Fills the C table of a backend whose communicators are of a class derived from Comm. The class
-// must provide probe() and open() as atoll_sdk::table_of() states.
+// Fills the C table of a backend whose communicators are of a class derived from HostCommunicator.
+// The class must provide probe() and open() as atoll_sdk::table_of() states.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "atoll/plugin.h"
-#include "collectives/communicator/comm.hpp"
+#include "collectives/communicator/host_communicator.hpp"
 #include "collectives/shared_memory/memory_file.hpp"
 #include "sdk/guard.hpp"
 #include "sdk/table.hpp"
@@ -21,9 +21,9 @@ constexpr atoll_backend table_of(const char* name) {
   table.mem_alloc = [](std::size_t bytes, std::int32_t memory, std::int32_t /*device*/,
                        void** out) {
     return guard([&] {
-      if (memory != ATOLL_MEMORY_HOST || bytes == 0 || out == nullptr) {
+      if (memory != ATOLL_MEMORY_CPU || bytes == 0 || out == nullptr) {
         throw atoll_sdk::Error(ATOLL_INVALID_ARGUMENT,
-                               "mem_alloc: request at least one byte of host memory");
+                               "mem_alloc: request at least one byte of CPU memory");
       }
       *out = shared_memory::allocate(bytes);
     });

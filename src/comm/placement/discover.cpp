@@ -5,7 +5,7 @@
 #include "atoll/topology.hpp"
 #include "atoll/world.hpp"
 #include "core/errors.hpp"
-#include "core/store.hpp"
+#include "store/store.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

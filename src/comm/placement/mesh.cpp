@@ -9,10 +9,10 @@
 #include <span>
 
 #include "comm/placement/rank_environment.hpp"
-#include "core/agreement.hpp"
 #include "core/errors.hpp"
-#include "core/text.hpp"
-#include "core/world_internals.hpp"
+#include "core/parse.hpp"
+#include "world/agreement.hpp"
+#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -91,7 +91,7 @@ std::vector<Declaration> declarations_of(const MeshPlanOptions& options) {
   };
   const std::string begin = "MeshPlanOptions::";
   return {{begin + "emulated_islands (ATOLL_ISLANDS)", std::to_string(options.emulated_islands)},
-          {begin + "inner", std::to_string(options.inner)},
+          {begin + "tensor", std::to_string(options.tensor)},
           {begin + "params", text(options.params)},
           {begin + "gpu_memory_bytes", text(options.gpu_memory_bytes)},
           {begin + "state_bytes", fmt::format("{}", options.state_bytes)},
@@ -222,7 +222,7 @@ Mesh Mesh::from_plan(World& world, MeshPlan plan) {
 
 Mesh::Layout Mesh::layout_of(const World& world, MeshPlan plan) {
   std::vector<AxisSpec> axes = axes_of({plan.replicate, plan.shard});
-  if (plan.inner != 1) axes.push_back({std::string(tensor_name), plan.inner});
+  if (plan.tensor != 1) axes.push_back({std::string(tensor_name), plan.tensor});
   check_axes(world, axes);
   std::vector<int> sorted = plan.order;
   std::ranges::sort(sorted);
@@ -263,7 +263,7 @@ Mesh::Layout Mesh::requested(World& world, std::vector<AxisSpec> axes, const Top
   const std::span all(layout.axes);
   plan.replicate = product(all.first(*shard));
   plan.shard = all[*shard].size;
-  plan.inner = product(all.subspan(*shard + 1));
+  plan.tensor = product(all.subspan(*shard + 1));
   plan.order = layout.order;
   layout.findings = check_mesh(*topology, layout.sites->ranks, plan, layout.sites->options);
   return layout;

@@ -18,7 +18,7 @@ struct RankAdapters {
 };
 
 // Returns the adapters of a rank on the only host of `host`. `gpu` is the PCI bus id of the GPU
-// whose memory the adapters move; "" means host memory, for which the NUMA node of the rank
+// whose memory the adapters move; "" means CPU memory, for which the NUMA node of the rank
 // decides. `ports` is empty if the topology shows no active adapter.
 RankAdapters choose_adapters(const Topology& host, const RankEnvironment& rank,
                              std::string_view gpu);

@@ -8,7 +8,7 @@
 
 #include "atoll/communicator.hpp"
 #include "core/errors.hpp"
-#include "core/store.hpp"
+#include "store/store.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -86,13 +86,13 @@ std::vector<std::vector<int>> sharers(const std::vector<std::string>& gpus) {
 }
 
 RankDevice on_host(const World& world, std::string why) {
-  return {Device::host(), std::move(why), world.local_size(), world.local_rank(), 1};
+  return {Device::cpu(), std::move(why), world.local_size(), world.local_rank(), 1};
 }
 
 }  // namespace
 
 std::uint64_t RankDevice::memory_bytes() const noexcept {
-  if (device.kind() == DeviceKind::host) return 0;
+  if (device.kind() == DeviceKind::cpu) return 0;
   return device.memory_bytes() / static_cast<std::uint64_t>(sharing);
 }
 

@@ -16,7 +16,7 @@
 #include <set>
 
 #include "core/folder.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "core/errors.hpp"
 #include "core/socket.hpp"
-#include "core/world_internals.hpp"
+#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -28,7 +28,7 @@ Axis world_axis(World& world) {
 // Returns the preference of every backend that is usable here, by name. `found` receives every
 // backend, with the reason when it is unusable.
 Preferences probe_all(World& world, DeviceKind kind, std::vector<BackendInfo>& found) {
-  const atoll_host services = host_services(world);
+  const atoll_core services = core_services(world);
   const GroupDescription group(world, world_axis(world), "world", "world", kind);
   Preferences usable;
   for (const auto& file : find_plugins(world.config())) {

@@ -13,7 +13,7 @@
 #include "core/errors.hpp"
 #include "core/folder.hpp"
 #include "core/log.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

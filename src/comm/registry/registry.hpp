@@ -39,7 +39,7 @@ void retain(const Plugin& plugin);
 void release(const Plugin& plugin, bool failed);
 
 // Returns the services that libatoll offers to plugins: log, store and reduction kernels
-// (atoll_host in plugin.h). The table must not outlive `world`.
-atoll_host host_services(World& world);
+// (atoll_core in plugin.h). The table must not outlive `world`.
+atoll_core core_services(World& world);
 
 }  // namespace atoll_v1::atoll

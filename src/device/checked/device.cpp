@@ -263,7 +263,7 @@ class CheckedDevice final : public DeviceBackend {
   DeviceOps& ops() noexcept override { return ops_; }
 
  private:
-  bool is_host() const noexcept { return info().kind == DeviceKind::host; }
+  bool is_host() const noexcept { return info().kind == DeviceKind::cpu; }
   // Memory that is freed too early stays mapped, so that the running use ends normally and the
   // process lives to report the error.
   void keep(void* data) noexcept {

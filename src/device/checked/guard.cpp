@@ -117,8 +117,7 @@ void* allocate_shared(std::size_t bytes) {
   void* const data =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (data != MAP_FAILED) return data;
-  throw Error(ErrorCode::out_of_memory,
-              fmt::format("host memory: cannot allocate {} bytes", bytes));
+  throw Error(ErrorCode::out_of_memory, fmt::format("CPU memory: cannot allocate {} bytes", bytes));
 }
 
 void free_shared(void* data, std::size_t bytes) noexcept { ::munmap(data, bytes); }

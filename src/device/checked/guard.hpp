@@ -1,4 +1,4 @@
-// A second mapping of host memory, which the library protects while the content is not valid. An
+// A second mapping of CPU memory, which the library protects while the content is not valid. An
 // access at such a time causes SIGSEGV, even if it would have read the right bytes by luck.
 //
 // The handler of SIGSEGV (fault_handler.hpp) is installed with the first guard.
@@ -11,7 +11,7 @@
 
 namespace atoll_v1::atoll::checked {
 
-// Allocates host memory that can be mapped twice, aligned to a page. Throws Error(out_of_memory).
+// Allocates CPU memory that can be mapped twice, aligned to a page. Throws Error(out_of_memory).
 void* allocate_shared(std::size_t bytes);
 void free_shared(void* data, std::size_t bytes) noexcept;
 

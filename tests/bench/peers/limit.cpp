@@ -109,13 +109,13 @@ class LimitPeer final : public Peer {
     return slice_bytes(row_, ranks_) * static_cast<std::size_t>(rank);
   }
   std::byte* input(int rank) const {
-    const bool inside = row_.place == Place::in && row_.collective == Collective::all_gather;
-    return arena_.buffer(rank, 0) + (inside ? part(rank) : 0);
+    const bool intra = row_.place == Place::in && row_.collective == Collective::all_gather;
+    return arena_.buffer(rank, 0) + (intra ? part(rank) : 0);
   }
   std::byte* output(int rank) const {
     if (row_.place == Place::out) return arena_.buffer(rank, 1);
-    const bool inside = row_.collective == Collective::reduce_scatter;
-    return arena_.buffer(rank, 0) + (inside ? part(rank) : 0);
+    const bool intra = row_.collective == Collective::reduce_scatter;
+    return arena_.buffer(rank, 0) + (intra ? part(rank) : 0);
   }
 
   // Sets the addresses that this rank reads and writes when it sums.

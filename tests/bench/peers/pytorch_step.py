@@ -120,7 +120,7 @@ def main():
     flags.add_argument("--tune", action="store_true", help="let Inductor time matrix products, which takes minutes")
     flags.add_argument("--warmup", type=int, default=5)
     flags.add_argument("--steps", type=int, default=20)
-    flags.add_argument("--device", choices=["cuda", "host"], default="cuda")
+    flags.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     flags.add_argument("--json", required=True)
     args = flags.parse_args()
     if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (4, 56):

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "core/introduction.hpp"
-#include "core/text.hpp"
+#include "core/parse.hpp"
+#include "world/introduction.hpp"
 
 namespace rendezvous_bench {
 namespace {

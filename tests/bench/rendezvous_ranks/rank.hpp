@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "core/socket.hpp"
-#include "core/store_protocol.hpp"
+#include "store/protocol.hpp"
 
 namespace rendezvous_bench {
 

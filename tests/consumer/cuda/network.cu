@@ -92,7 +92,7 @@ __global__ void run_each(Op op, int n) {
 // Enqueues op(i) for every i below n.
 template <class Op>
 void each(const atoll::Device& device, atoll::Stream& stream, int n, Op op) {
-  if (device.kind() == atoll::DeviceKind::host) {
+  if (device.kind() == atoll::DeviceKind::cpu) {
     stream.enqueue([op, n] {
       for (int i = 0; i < n; ++i) op(i);
     });
@@ -184,7 +184,7 @@ std::vector<float> train(atoll::World& world, const atoll::Device& device, atoll
                  {.name = "bias", .shape = {hidden}}});
   auto& second =
       engine.add_unit("output", {{.name = "v", .shape = {hidden}, .init = {.deviation = 0.2f}}});
-  engine.freeze({"hidden", "output"});
+  engine.seal({"hidden", "output"});
   engine.initialize(/*seed=*/1);
   atoll::fsdp::Optimizer optimizer(engine);
 
@@ -231,7 +231,7 @@ std::vector<float> train(atoll::World& world, const atoll::Device& device, atoll
 }
 
 std::vector<float> train_on_host(atoll::World& world, std::size_t floats) {
-  const auto device = atoll::Device::host();
+  const auto device = atoll::Device::cpu();
   const auto memory = device.allocate(floats * sizeof(float));
   auto compute = device.stream();
   return train(world, device, compute, static_cast<float*>(memory.data()), nullptr);

@@ -15,7 +15,7 @@ int main() {
                                     .gradients = atoll::fsdp::GradientScale::average,
                                     .device = atoll::Device::cuda(world.local_rank())});
   auto& layer = engine.add_unit("layer", {{.name = "w", .shape = {1000}}});
-  engine.freeze({"layer"});
+  engine.seal({"layer"});
   engine.initialize(/*seed=*/1);
   atoll::fsdp::Optimizer optimizer(engine);
   auto compute = engine.device().stream();  // or cuda::wrap_stream() of a stream of the program

@@ -103,7 +103,8 @@ class Gradients {
     const auto bytes = std::min(atoll::bucket_bytes(mesh.axis("world")), std::uint64_t{32768});
     plan_ = atoll::plan_buckets(counts, atoll::DType::f32, bytes);
     for (const auto& bucket : plan_.buckets) {
-      memory_.push_back(scheduler_.allocate(bucket.elements * sizeof(float), {atoll::Lane::outer}));
+      memory_.push_back(
+          scheduler_.allocate(bucket.elements * sizeof(float), {atoll::Lane::replicate}));
     }
   }
 

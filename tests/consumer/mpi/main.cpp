@@ -17,7 +17,7 @@ float train(const atoll::Mesh& mesh, float target) {
   constexpr int elements = 1000;
   fsdp::Engine engine(mesh, {.gradients = fsdp::GradientScale::average, .synchronous = true});
   auto& layer = engine.add_unit("layer", {{.name = "w", .shape = {elements}}});
-  engine.freeze({"layer"});
+  engine.seal({"layer"});
   engine.initialize(/*seed=*/1);
   fsdp::Optimizer sgd(engine, {.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0});
   auto compute = engine.device().stream();

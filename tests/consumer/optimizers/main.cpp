@@ -152,7 +152,7 @@ void add_units(fsdp::Engine& engine) {
     engine.add_unit(units[l], {{.name = "weight", .shape = {out, in}, .init = {0, 0.1f}},
                                {.name = "bias", .shape = {out}, .init = {0, 0}}});
   }
-  engine.freeze({units[0], units[1], units[2]});
+  engine.seal({units[0], units[1], units[2]});
 }
 
 void enqueue_gradients(fsdp::Engine& engine, Network& net, atoll::Stream& compute) {

@@ -14,10 +14,10 @@ class Solo {
   }
   static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                  std::int32_t memory) {
-    return memory == ATOLL_MEMORY_HOST && atoll_sdk::is_known(kind, dtype, op) ? 1 : 0;
+    return memory == ATOLL_MEMORY_CPU && atoll_sdk::is_known(kind, dtype, op) ? 1 : 0;
   }
-  static std::unique_ptr<Solo> open(const atoll_host& host, const atoll_group& group) {
-    host.log(host.ctx, ATOLL_LOG_DEBUG, group.name);
+  static std::unique_ptr<Solo> open(const atoll_core& core, const atoll_group& group) {
+    core.log(core.ctx, ATOLL_LOG_DEBUG, group.name);
     return std::make_unique<Solo>();
   }
 

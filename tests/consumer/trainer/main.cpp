@@ -8,7 +8,7 @@ int main() {
   atoll::fsdp::Engine engine(mesh, {.strategy = atoll::fsdp::Strategy::full_shard,
                                     .gradients = atoll::fsdp::GradientScale::average});
   auto& layer = engine.add_unit("layer", {{.name = "w", .shape = {1000}}});
-  engine.freeze({"layer"});
+  engine.seal({"layer"});
   engine.initialize(/*seed=*/1);
   atoll::fsdp::Optimizer optimizer(engine);
   auto compute = engine.device().stream();

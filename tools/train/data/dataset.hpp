@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "data/rows.hpp"
+#include "data/samples.hpp"
 #include "data/tokenizer.hpp"
 
 namespace train {

@@ -56,7 +56,7 @@ Dataset load_alpaca(std::string_view text, const std::string& file, const DataSp
 // Whether load_alpaca() is for the file, by its size and first record, or it cannot be read.
 bool is_small_alpaca(const std::filesystem::path& file);
 
-// The rows of a token file (token_rows.cpp): documents cut to seq + 1 tokens, or, if they are
+// The rows of a token file (token_samples.cpp): documents cut to seq + 1 tokens, or, if they are
 // joined, the stream cut into rows of seq predictions. Documents without a target in their row are
 // dropped. Nothing is copied. Throws Error(mismatch) if the file was made with another tokenizer,
 // and Error(invalid_argument) if its vocabulary exceeds the model's.

@@ -126,7 +126,7 @@ void add_units(fsdp::Engine& engine, const ModelConfig& model,
     engine.add_unit(order.back(), std::move(params));
   }
   if (model.tied) order.push_back(unit_name(model, 0));
-  engine.freeze(order);
+  engine.seal(order);
 }
 
 std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::string>& patterns) {

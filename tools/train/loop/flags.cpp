@@ -264,7 +264,7 @@ std::vector<Flag> sharding_flags() {
        "f32, or bf16, which halves the bytes of gradient reductions and rounds the sum on each "
        "axis",
        Words{"f32", "bf16"}},
-      {"--inner-shards", &O::inner_shards,
+      {"--secondary-shards", &O::secondary_shards,
        "partial resharding (hpZ in ZeRO++): from forward until backward, each rank keeps 1/N of "
        "the gathered parameters, and backward gathers them among N neighbouring ranks; 0 disables "
        "this",
@@ -291,7 +291,7 @@ std::vector<Flag> machine_flags() {
       {"--device", &O::device,
        "host (CPUs), cuda (GPUs, shared when a host has fewer GPUs than ranks), or auto: cuda if "
        "every rank has its own usable GPU",
-       Words{"auto", "host", "cuda"}},
+       Words{"auto", "cpu", "cuda"}},
       {"--backend", &O::backend,
        "communication backend: host, mpi, nccl, ... Default: the best that works"},
       {"--threads", &O::threads,

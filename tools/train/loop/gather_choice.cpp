@@ -126,7 +126,7 @@ void choose_gather(atoll::World& world, RunOptions& options, const ModelConfig& 
   if (options.gather != "auto") return;
   const atoll::Axis* const axis = gather_axis(mesh, strategy);
   if (axis == nullptr || axis->size() == 1) return;
-  if (machine.device().kind() == atoll::DeviceKind::host) return;
+  if (machine.device().kind() == atoll::DeviceKind::cpu) return;
   Trial trial(*axis, options, model, *machine.ops, atoll::Device::cuda(machine.device().ordinal()));
   const double copies =
       slowest(world, "train/setup/gather/copy_engines", trial.with_copy_engines());

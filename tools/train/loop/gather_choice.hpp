@@ -6,8 +6,8 @@
 #include "atoll/communicator.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
-#include "loop/machine.hpp"
 #include "loop/options.hpp"
+#include "loop/rank_compute.hpp"
 #include "model/config.hpp"
 
 namespace train {
@@ -20,8 +20,8 @@ atoll::ComputeUnits gather_units(const std::string& gather);
 // through each, while products run that have the FLOPs of the layer's forward, and chooses the
 // faster by the slowest rank; SMs must be 2 % faster. Rank 0 logs both times. Without GPUs, with
 // one rank in the axis, or if the strategy gathers nothing, it measures nothing and leaves auto.
-// Gathers inside the groups of --inner-shards are not measured. Collective; until it returns, it
-// holds memory for the layer, a shard of it, one of its products, and NCCL's buffers of two
+// Gathers inside the groups of --secondary-shards are not measured. Collective; until it returns,
+// it holds memory for the layer, a shard of it, one of its products, and NCCL's buffers of two
 // communicators.
 void choose_gather(atoll::World& world, RunOptions& options, const ModelConfig& model,
                    const atoll::Mesh& mesh, const Machine& machine, atoll::fsdp::Strategy strategy);

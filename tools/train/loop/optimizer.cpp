@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "fail.hpp"
-#include "loop/groups.hpp"
+#include "loop/parameter_groups.hpp"
 #include "loop/strategy.hpp"
 #include "optimizers/muon.hpp"
 

@@ -11,8 +11,8 @@
 #include "atoll/checkpoint.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
-#include "loop/machine.hpp"
 #include "loop/options.hpp"
+#include "loop/rank_compute.hpp"
 
 namespace train {
 

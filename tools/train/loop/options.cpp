@@ -16,8 +16,8 @@
 #include "data/sources.hpp"
 #include "fail.hpp"
 #include "loop/flags.hpp"
-#include "loop/groups.hpp"
 #include "loop/model_source.hpp"
+#include "loop/parameter_groups.hpp"
 #include "loop/stopping.hpp"
 
 namespace train {

@@ -41,7 +41,7 @@ struct RunOptions {
 
   // Sharding
   std::string strategy = "hybrid_shard", mesh, accumulate = "auto", reduce_dtype = "f32";
-  int islands = 0, inner_shards = 0, prefetch = 1, reduce_buffers = 2;
+  int islands = 0, secondary_shards = 0, prefetch = 1, reduce_buffers = 2;
   std::uint64_t memory_limit = 0;  // bytes per rank
   std::string gather = "auto";
 

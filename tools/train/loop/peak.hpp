@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "atoll/world.hpp"
-#include "loop/machine.hpp"
+#include "loop/rank_compute.hpp"
 
 namespace train {
 
@@ -16,10 +16,10 @@ struct Peak {
   std::string source;   // datasheet or measured
 };
 
-// The peaks that runs on CPUs have measured, so that a run on a busy machine is noticed: a JSON file
-// in the user's cache with the highest FLOP/s of a rank by the model of its CPU, its share of the
-// machine and its dtype. An empty path keeps nothing. A file that cannot be read or written is as
-// good as none: a run does not depend on it.
+// The peaks that runs on CPUs have measured, so that a run on a busy machine is noticed: a JSON
+// file in the user's cache with the highest FLOP/s of a rank by the model of its CPU, its share of
+// the machine and its dtype. An empty path keeps nothing. A file that cannot be read or written is
+// as good as none: a run does not depend on it.
 class KnownPeaks {
  public:
   explicit KnownPeaks(std::filesystem::path file) : file_(std::move(file)) {}
@@ -45,8 +45,8 @@ std::string cpu_model();
 Peak find_peak(atoll::World& world, const Machine& machine, atoll::DType dtype, double seconds,
                const KnownPeaks& known);
 
-// Measures again, and once more if the new peak is far from the earlier one, because another process
-// may have used the machine. Keeps the highest. Collective. Rank 0 logs a difference.
+// Measures again, and once more if the new peak is far from the earlier one, because another
+// process may have used the machine. Keeps the highest. Collective. Rank 0 logs a difference.
 void check_peak(Peak& peak, atoll::World& world, const Machine& machine, atoll::DType dtype,
                 double seconds);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "report/machine_use.hpp"
+#include "report/utilization.hpp"
 
 namespace train {
 
@@ -12,7 +12,7 @@ struct RankFigures {
   double communication_seconds = 0;
   double exposed_seconds = 0;
   double data_wait_seconds = 0;
-  MachineUse use;
+  Utilization use;
   double save_written = 1;  // 0: the save beside training is still being written
   double stop = 0;          // a Stop
 };

@@ -26,7 +26,7 @@ json memory_json(const atoll::fsdp::MemoryPlan& plan) {
           {"optimizer", plan.optimizer},
           {"gradients", plan.gradients},
           {"gathered", plan.gathered},
-          {"inner_shards", plan.inner_shards},
+          {"secondary_shards", plan.secondary_shards},
           {"whole_gradients", plan.whole_gradients},
           {"staging", plan.staging},
           {"activations", plan.activations}};

@@ -51,7 +51,7 @@ std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& to
 DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topology,
                              const atoll::RankDevice& place) {
   const atoll::DeviceKind kind = place.device.kind();
-  if (kind == atoll::DeviceKind::host) return {kind, shared_memory(world, topology)};
+  if (kind == atoll::DeviceKind::cpu) return {kind, shared_memory(world, topology)};
   const auto bytes = exchange_numbers(world, "train/setup/memory",
                                       static_cast<std::int64_t>(place.memory_bytes()));
   return {kind, static_cast<std::uint64_t>(std::ranges::min(bytes))};
@@ -64,7 +64,7 @@ void require_threads(int threads) {
     constexpr int others = 6;
     std::vector<atoll::Stream> each;
     for (int i = 0; i < threads + others; ++i) {
-      each.push_back(atoll::Device::host().stream({.name = "probe"}));
+      each.push_back(atoll::Device::cpu().stream({.name = "probe"}));
     }
   } catch (const Error& error) {
     fail(error.code(), "{} compute threads (--threads): {}", threads, error.what());
@@ -87,7 +87,7 @@ ComputeThreads compute_threads(atoll::World& world, const RunOptions& options,
   }
   const int wanted = options.threads > 0 ? options.threads : world.config().threads;
   auto chosen = choose_threads(here, self, wanted);
-  if (place.device.kind() != atoll::DeviceKind::host) {
+  if (place.device.kind() != atoll::DeviceKind::cpu) {
     chosen.why.clear();
     return chosen;
   }
@@ -222,16 +222,16 @@ atoll::Mesh make_mesh(atoll::World& world, const RunOptions& options,
 // Flags that would have no effect on these devices or on this number of ranks.
 void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::DeviceKind kind) {
   require(
-      !options.require_gdr || kind != atoll::DeviceKind::host,
+      !options.require_gdr || kind != atoll::DeviceKind::cpu,
       "--require-gdr: this run computes on CPUs, which have no GPUDirect RDMA; remove the flag, "
       "or use --device cuda");
   require(
       !options.fp8 || kind == atoll::DeviceKind::cuda,
       "--fp8: this run computes on CPUs, which have no products in fp8; remove the flag, or use "
       "--device cuda");
-  require(options.inner_shards == 0 || world.size() % options.inner_shards == 0,
-          "--inner-shards {}: {} ranks do not form groups of {}", options.inner_shards,
-          world.size(), options.inner_shards);
+  require(options.secondary_shards == 0 || world.size() % options.secondary_shards == 0,
+          "--secondary-shards {}: {} ranks do not form groups of {}", options.secondary_shards,
+          world.size(), options.secondary_shards);
   // A job of several ranks opens its backend, and so finds out whether there is one.
   if (world.size() > 1 || options.backend.empty()) return;
   std::vector<std::string> names;
@@ -277,7 +277,7 @@ void check_activations(const RunOptions& options, std::size_t bytes) {
 // without touching its pages, and releases it.
 void check_host_memory(const RunOptions& options, const ModelConfig& model, const atoll::Mesh& mesh,
                        const DeviceMemory& memory, int micro_batches, fsdp::Strategy strategy) {
-  if (memory.kind != atoll::DeviceKind::host || options.dry_run) return;
+  if (memory.kind != atoll::DeviceKind::cpu || options.dry_run) return;
   const auto bytes = planned_bytes(options, model, mesh, memory, micro_batches, strategy);
   const auto gigabytes = [](std::uint64_t count) { return static_cast<double>(count) / 1e9; };
   std::string why;
@@ -285,7 +285,7 @@ void check_host_memory(const RunOptions& options, const ModelConfig& model, cons
     why = fmt::format("the share of a rank in this machine is {:.1f} GB", gigabytes(memory.bytes));
   } else {
     try {
-      (void)atoll::Device::host().allocate(bytes);
+      (void)atoll::Device::cpu().allocate(bytes);
     } catch (const Error& error) {
       why = text_of(error);
     }
@@ -406,7 +406,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
                                  {threads.threads, threads.cores, options.products, options.fp8});
   reserve(machine, options, model, plan);
   DeviceMemory memory = memory_of_ranks(world, topology, machine.place);
-  if (kind != atoll::DeviceKind::host) {
+  if (kind != atoll::DeviceKind::cpu) {
     const auto held = exchange_numbers(world, "train/setup/arithmetic",
                                        static_cast<std::int64_t>(machine.ops->device_bytes()));
     memory.arithmetic = static_cast<std::uint64_t>(std::ranges::max(held));

@@ -11,9 +11,9 @@
 #include "atoll/mesh.hpp"
 #include "data/batches.hpp"
 #include "data/dataset.hpp"
-#include "loop/machine.hpp"
 #include "loop/optimizer.hpp"
 #include "loop/options.hpp"
+#include "loop/rank_compute.hpp"
 #include "loop/run_folder.hpp"
 #include "loop/strategy.hpp"
 #include "model/config.hpp"
@@ -41,12 +41,12 @@ struct Setup {
 // Opens the data of training and of evaluation. Throws like open_run_data().
 RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const ModelConfig& model);
 
-// Gives every rank the files of the run: shares them among hosts, chooses the tokenizer and converts
-// data. The options then name these files. Collective.
+// Gives every rank the files of the run: shares them among hosts, chooses the tokenizer and
+// converts data. The options then name these files. Collective.
 void fetch_inputs(atoll::World& world, RunOptions& options);
 
-// Sets RunOptions::micro_batch if it is 0, RunOptions::gather if it is auto, and what fetch_inputs()
-// sets. Collective. Throws Error(mismatch) that names the
+// Sets RunOptions::micro_batch if it is 0, RunOptions::gather if it is auto, and what
+// fetch_inputs() sets. Collective. Throws Error(mismatch) that names the
 // ranks whose data, model, weights or options differ from those of most ranks.
 Setup prepare(atoll::World& world, RunOptions& options);
 

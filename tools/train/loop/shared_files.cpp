@@ -230,8 +230,8 @@ class Transfer {
         remove_left_overs(copy);
       }
       auto comm = atoll::Communicator::open(axis_, {.name = "files"});
-      atoll::Stream stream = atoll::Device::host().stream({.name = "files"});
-      const atoll::Buffer piece = atoll::allocate(atoll::Device::host(), piece_bytes, {comm});
+      atoll::Stream stream = atoll::Device::cpu().stream({.name = "files"});
+      const atoll::Buffer piece = atoll::allocate(atoll::Device::cpu(), piece_bytes, {comm});
       for (const auto& [name, size] : listing.files) {
         if (receives_) {
           receive(comm, stream, piece, copy / name, size);

@@ -29,7 +29,7 @@ fsdp::Options sharding_options(const RunOptions& options, const ModelConfig& mod
   sharding.precision = {.param = atoll::dtype_from_name(options.dtype),
                         .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   sharding.accumulation = fsdp::accumulation_from_name(options.accumulate);
-  sharding.inner_shards = options.inner_shards;
+  sharding.secondary_shards = options.secondary_shards;
   // A tied head uses its own unit and the unit of the embedding at the same time.
   sharding.prefetch = options.prefetch + (model.tied ? 1 : 0);
   sharding.reduce_buffers = options.reduce_buffers;

@@ -14,7 +14,7 @@ namespace train {
 
 // Memory of a rank's device; equal on all ranks, so that all choose the same strategy.
 struct DeviceMemory {
-  atoll::DeviceKind kind = atoll::DeviceKind::host;
+  atoll::DeviceKind kind = atoll::DeviceKind::cpu;
   std::uint64_t bytes = 0;       // capacity; 0: unknown. RunOptions::memory_limit overrides it
   std::uint64_t arithmetic = 0;  // bytes within the capacity that the kernels (Ops) hold
 };

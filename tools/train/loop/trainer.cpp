@@ -148,7 +148,7 @@ Trainer::~Trainer() {
     }
   };
   drain(compute_);
-  for (const auto lane : {atoll::Lane::gather, atoll::Lane::reduce, atoll::Lane::outer}) {
+  for (const auto lane : {atoll::Lane::gather, atoll::Lane::reduce, atoll::Lane::replicate}) {
     drain(engine_.scheduler().stream(lane));
   }
 }

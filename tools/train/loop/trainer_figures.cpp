@@ -16,7 +16,7 @@
 #include "page/page.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
-#include "report/traps.hpp"
+#include "report/warnings.hpp"
 
 namespace train {
 
@@ -139,7 +139,7 @@ void Trainer::write_arguments() {
   args["strategy"] = name(setup_.choice.strategy);
   args["strategy_reason"] = setup_.choice.why;
   args["plan"] = run_plan(world_, setup_.mesh, setup_.islands, engine_);
-  for (const Trap& trap : find_traps(args, nlohmann::json::object())) {
+  for (const RunWarning& trap : find_warnings(args, nlohmann::json::object())) {
     // The findings of the mesh have been logged.
     if (!trap.id.starts_with("mesh_")) log::warn("{}", to_line(trap));
   }
@@ -160,7 +160,7 @@ void Trainer::serve() {
 // ranks by rounding. On CPUs a rank's memory contains that of its process.
 std::vector<MissedGate> Trainer::gates(const Summary& summary, std::int64_t device_bytes,
                                        std::int64_t process_bytes) {
-  const bool host = setup_.machine.device().kind() == atoll::DeviceKind::host;
+  const bool host = setup_.machine.device().kind() == atoll::DeviceKind::cpu;
   const std::int64_t memory = host ? std::max(device_bytes, process_bytes) : device_bytes;
   const auto missed = missed_gates({options_.min_mfu, options_.max_memory}, summary.speed.mfu,
                                    static_cast<std::uint64_t>(memory));
@@ -192,7 +192,7 @@ void Trainer::count_bytes(StepRecord& record) {
     if (bytes > 0) record.axis_bytes[axis] = static_cast<std::int64_t>(bytes);
   };
   count("shard", now.shard_bytes - before.shard_bytes);
-  count("inner", now.inner_bytes - before.inner_bytes);
+  count("secondary", now.secondary_bytes - before.secondary_bytes);
   count("replicate", now.replicate_bytes - before.replicate_bytes);
 }
 
@@ -236,7 +236,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
     // A rank that starts late measures a shorter step than the ranks that wait for it.
     record.seconds = std::max(record.seconds, rank.compute_seconds + rank.exposed_seconds);
   }
-  std::vector<MachineUse> uses;
+  std::vector<Utilization> uses;
   for (const RankFigures& rank : figures_of_ranks_) uses.push_back(rank.use);
   record.use = combined(uses);
   record.loss = loss / static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
@@ -369,14 +369,14 @@ void Trainer::write_metrics(const RunResult& result, RunInfo info) {
   });
 }
 
-// Logs the known traps that the figures of the run show, and writes report.html. A failure is a
+// Logs the known warnings that the figures of the run show, and writes report.html. A failure is a
 // warning, because it must not fail a run that has trained.
 void Trainer::report() const noexcept {
   try {
     const page::RunFiles run = page::read_run(out_);
-    const auto known = find_traps(run.args, nlohmann::json::object());
-    for (const Trap& trap : find_traps(run.args, run.metrics)) {
-      if (std::ranges::find(known, trap.id, &Trap::id) == known.end()) {
+    const auto known = find_warnings(run.args, nlohmann::json::object());
+    for (const RunWarning& trap : find_warnings(run.args, run.metrics)) {
+      if (std::ranges::find(known, trap.id, &RunWarning::id) == known.end()) {
         log::warn("{}", to_line(trap));
       }
     }

@@ -183,7 +183,7 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // Bytes of device memory that this object holds; host memory is not counted.
+  // Bytes of device memory that this object holds; CPU memory is not counted.
   virtual std::uint64_t device_bytes() const { return 0; }
   // Allocates scratch for these shapes ahead of their first use. Throws Error(unsupported) for a
   // width that the kernels do not support. By default, scratch grows on demand.

@@ -47,7 +47,7 @@ atoll::Axis axis_of(const fsdp::Engine& engine, const atoll::Mesh& mesh, std::st
 
 // Fills in the arithmetic of a CPU, or throws an error for a GPU without arithmetic.
 Options completed(Options options, const fsdp::Engine& engine) {
-  const bool on_host = engine.device().kind() == atoll::DeviceKind::host;
+  const bool on_host = engine.device().kind() == atoll::DeviceKind::cpu;
   if (on_host && !options.arithmetic) options.arithmetic = cpu_arithmetic();
   if (on_host && !options.multiply) options.multiply = multiply_with_loops;
   if (!options.arithmetic || !options.multiply) {

@@ -60,7 +60,7 @@ struct Options {
 // from throws Error(invalid_argument).
 class Muon {
  public:
-  // `mesh` is the mesh of the engine. Collective; call it after Engine::freeze(). Adds the states
+  // `mesh` is the mesh of the engine. Collective; call it after Engine::seal(). Adds the states
   // "momentum" and "second_moment", which checkpoints include: a checkpoint of a CPU loads on GPUs,
   // and the reverse. The engine must outlive the optimizer. Throws atoll::Error(unsupported) on a
   // GPU without Options::arithmetic or Options::multiply, and Error(invalid_argument) for a hidden

@@ -8,7 +8,7 @@
 #include "page/curves.hpp"
 #include "page/timeline.hpp"
 #include "report/files.hpp"
-#include "report/traps.hpp"
+#include "report/warnings.hpp"
 
 namespace train::page {
 namespace {
@@ -49,10 +49,10 @@ json metrics_of(const RunFiles& run) {
 
 json traps_of(const RunFiles& run) {
   json traps = json::array();
-  for (const Trap& trap : find_traps(run.args, run.metrics)) {
-    traps.push_back({{"evidence", trap.evidence}, {"remedy", trap.remedy}});
+  for (const RunWarning& trap : find_warnings(run.args, run.metrics)) {
+    warnings.push_back({{"evidence", trap.evidence}, {"remedy", trap.remedy}});
   }
-  return traps;
+  return warnings;
 }
 
 // Sets "timeline", or "timeline_note" with the reason why there is none.
@@ -80,7 +80,7 @@ json report_of(const RunFiles& run) {
               {"settings", settings_of(run)},
               {"metrics", metrics_of(run)},
               {"plan", plan.is_object() ? plan : json::object()},
-              {"traps", traps_of(run)},
+              {"warnings", traps_of(run)},
               {"curves", report_curves(run)}};
   add_timeline(run, report);
   return report;

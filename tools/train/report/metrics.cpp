@@ -14,7 +14,7 @@ std::optional<double> ratio(double numerator, double denominator) {
   return numerator / denominator;
 }
 
-MachineUse scaled_sum(const MachineUse& sum, const MachineUse& use, double factor = 1) {
+Utilization scaled_sum(const Utilization& sum, const Utilization& use, double factor = 1) {
   return {sum.cpu_machine + factor * use.cpu_machine,
           sum.cpu_ranks + factor * use.cpu_ranks,
           sum.memory_used_fraction + factor * use.memory_used_fraction,
@@ -43,7 +43,7 @@ void accumulate(const StepRecord& step, StepRecord& sums) {
   sums.exposed_worst_seconds += step.exposed_worst_seconds;
   for (const auto& [axis, bytes] : step.axis_bytes) sums.axis_bytes[axis] += bytes;
   sums.flops += step.flops;
-  if (step.use) sums.use = scaled_sum(sums.use.value_or(MachineUse{}), *step.use);
+  if (step.use) sums.use = scaled_sum(sums.use.value_or(Utilization{}), *step.use);
 }
 
 }  // namespace

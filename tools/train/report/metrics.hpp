@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "report/machine_use.hpp"
+#include "report/utilization.hpp"
 
 namespace train {
 
@@ -48,7 +48,7 @@ struct StepRecord {
   // Bytes that a rank passed to collectives, by mesh axis.
   std::map<std::string, std::int64_t> axis_bytes{};
   double flops = 0;  // model FLOPs on all computed positions of all ranks, without recomputation
-  std::optional<MachineUse> use{};  // of all ranks' machines
+  std::optional<Utilization> use{};  // of all ranks' machines
 };
 
 // Constants that turn counts into rates.
@@ -89,7 +89,7 @@ struct Speed {
   std::optional<double> exposed_comm_fraction;
   std::optional<double> compute_fraction;
   std::optional<double> padding_fraction;
-  std::optional<MachineUse> use;
+  std::optional<Utilization> use;
 };
 
 // Returns the rates of `steps` steps; `sums` is the sum of their records.

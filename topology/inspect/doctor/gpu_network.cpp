@@ -176,7 +176,7 @@ void rails_assumed(const Machine& machine, CheckResult& result) {
 
 constexpr CheckRow gpu_network_rows[] = {
     {"gpudirect", "NICs access GPU memory directly", gpudirect, "no host with GPUs and RDMA NICs",
-     "data between GPUs and NICs is copied through host memory, and NCCL prints no warning"},
+     "data between GPUs and NICs is copied through CPU memory, and NCCL prints no warning"},
     {"nic_far", "GPUs have a NIC on their socket", nic_far, "no GPUs",
      "traffic of the GPU crosses the link between the sockets, and NCCL does not use GPUDirect "
      "over this link",

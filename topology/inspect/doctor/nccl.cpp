@@ -235,7 +235,7 @@ void nccl_p2p_disabled(const Machine& machine, CheckResult& result) {
       linked = true;
       if (gpu->island->gpu_gbyte_s) rate = gpu->island->gpu_gbyte_s;
     }
-    std::string cost = "GPUs exchange data through host memory";
+    std::string cost = "GPUs exchange data through CPU memory";
     if (linked)
       cost += rate ? fmt::format(" instead of their links of {:.4g} GB/s per GPU", *rate)
                    : " instead of their links";

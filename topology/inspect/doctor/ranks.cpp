@@ -190,7 +190,7 @@ Rows look_at_rows(const Machine& machine) {
   }
   Rows rows;
   const auto width = static_cast<std::size_t>(std::max(1, plan.shard)) *
-                     static_cast<std::size_t>(std::max(1, plan.inner));
+                     static_cast<std::size_t>(std::max(1, plan.tensor));
   for (std::size_t begin = 0; begin + width <= plan.order.size(); begin += width) {
     std::map<const Island*, std::size_t> parts;  // number of the row's ranks in each island
     for (std::size_t i = begin; i < begin + width; ++i) {
@@ -255,7 +255,7 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
     result.add(std::vector<Subject>{}, {info,
                                         fmt::format("the shard axis of {} ranks covers only a part "
                                                     "of {}",
-                                                    machine.plan->shard * machine.plan->inner,
+                                                    machine.plan->shard * machine.plan->tensor,
                                                     plural(rows.narrow.size(), "island")),
                                         "each GPU holds a larger share of the state than it must",
                                         "shard over whole islands: atoll-topo --mesh plans the "

@@ -60,7 +60,7 @@ Json to_json_value(const RankSite& site) {
 Json to_json_value(const MeshPlan& plan) {
   Json findings = Json::array();
   for (const Finding& finding : plan.findings) findings.push_back(to_json_value(finding));
-  return {{"replicate", plan.replicate}, {"shard", plan.shard},       {"inner", plan.inner},
+  return {{"replicate", plan.replicate}, {"shard", plan.shard},       {"tensor", plan.tensor},
           {"order", plan.order},         {"left_out", plan.left_out}, {"why", plan.why},
           {"findings", findings}};
 }

@@ -23,7 +23,7 @@
 #include "atoll/inspect/load.hpp"
 #include "facts.hpp"
 #include "inspect/importers/importer.hpp"
-#include "inspect/text.hpp"
+#include "inspect/words.hpp"
 #include "json/document.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"

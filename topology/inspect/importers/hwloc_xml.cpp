@@ -12,7 +12,7 @@
 
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/xml_document.hpp"
-#include "inspect/text.hpp"
+#include "inspect/words.hpp"
 #include "sources/hwloc_graph.hpp"
 
 namespace atoll_v1::atoll::importers {

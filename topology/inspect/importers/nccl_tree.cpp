@@ -8,7 +8,7 @@
 
 #include "facts.hpp"
 #include "inspect/importers/xml_document.hpp"
-#include "inspect/text.hpp"
+#include "inspect/words.hpp"
 #include "pcie_rate.hpp"
 #include "rdma_name.hpp"
 #include "sources/pci_address.hpp"

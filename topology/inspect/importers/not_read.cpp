@@ -2,10 +2,10 @@
 // they are and which command writes what atoll reads.
 #include <array>
 
+#include "inspect/importers/device_matrix.hpp"
 #include "inspect/importers/importer.hpp"
-#include "inspect/importers/matrix_text.hpp"
 #include "inspect/importers/xml_document.hpp"
-#include "inspect/text.hpp"
+#include "inspect/words.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {

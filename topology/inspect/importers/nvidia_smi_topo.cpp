@@ -21,7 +21,7 @@
 // detects this.
 //
 // Steps: replace the escapes by spaces, find the header, read one row for each column, check that
-// the matrix is symmetric, read the legend, convert the cells to links and paths. matrix_text.cpp
+// the matrix is symmetric, read the legend, convert the cells to links and paths. device_matrix.cpp
 // has the first steps. If a text shows rows of GPUs only, the distances between NICs stay unknown.
 #include <fmt/format.h>
 
@@ -36,8 +36,8 @@
 
 #include "facts.hpp"
 #include "inspect/hidden_switches.hpp"
+#include "inspect/importers/device_matrix.hpp"
 #include "inspect/importers/importer.hpp"
-#include "inspect/importers/matrix_text.hpp"
 #include "rdma_name.hpp"
 
 namespace atoll_v1::atoll::importers {

@@ -14,7 +14,7 @@
 #include "facts.hpp"
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/xml_document.hpp"
-#include "inspect/text.hpp"
+#include "inspect/words.hpp"
 #include "pcie_rate.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"

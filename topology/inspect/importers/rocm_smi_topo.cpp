@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "inspect/importers/device_matrix.hpp"
 #include "inspect/importers/importer.hpp"
-#include "inspect/importers/matrix_text.hpp"
-#include "inspect/text.hpp"
+#include "inspect/words.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {

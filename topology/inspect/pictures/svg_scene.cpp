@@ -293,7 +293,7 @@ std::string heading_of(const Inspection& inspection) {
                   plural(topology.gpus.size(), "GPU"), plural(topology.nics.size(), "NIC"));
   if (inspection.plan) {
     text += fmt::format(", mesh {} x {}", inspection.plan->replicate, inspection.plan->shard);
-    if (inspection.plan->inner > 1) text += fmt::format(" x {}", inspection.plan->inner);
+    if (inspection.plan->tensor > 1) text += fmt::format(" x {}", inspection.plan->tensor);
   }
   return text;
 }

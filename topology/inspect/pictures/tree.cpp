@@ -64,18 +64,18 @@ std::string ranks_text(std::span<const int> ranks) {
 
 // Describes a mesh plan: shape, reason, shard groups and findings.
 std::string to_text(const MeshPlan& plan, Colour colour) {
-  const bool has_inner = plan.inner > 1;
+  const bool has_tensor = plan.tensor > 1;
   const std::string shape =
-      has_inner ? fmt::format("mesh {}x{}x{}", plan.replicate, plan.shard, plan.inner)
-                : fmt::format("mesh {}x{}", plan.replicate, plan.shard);
+      has_tensor ? fmt::format("mesh {}x{}x{}", plan.replicate, plan.shard, plan.tensor)
+                 : fmt::format("mesh {}x{}", plan.replicate, plan.shard);
   std::string text =
       fmt::format("{} ({})\n  {}\n", paint(colour, Ink::bold, shape),
-                  has_inner ? "replicate x shard x inner" : "replicate x shard", plan.why);
+                  has_tensor ? "replicate x shard x tensor" : "replicate x shard", plan.why);
   const std::size_t row =
-      static_cast<std::size_t>(plan.shard) * static_cast<std::size_t>(plan.inner);
+      static_cast<std::size_t>(plan.shard) * static_cast<std::size_t>(plan.tensor);
   const std::span<const int> order(plan.order);
-  // With tensor parallelism (inner ranks), a row of the mesh contains several shard groups.
-  const std::string_view group = has_inner ? "replica" : "shard group";
+  // With tensor parallelism (tensor ranks), a row of the mesh contains several shard groups.
+  const std::string_view group = has_tensor ? "replica" : "shard group";
   for (int i = 0; i < std::min(plan.replicate, most_rows); ++i)
     text += fmt::format("  {} {}: ranks {}\n", group, i,
                         ranks_text(order.subspan(static_cast<std::size_t>(i) * row, row)));
@@ -162,11 +162,11 @@ class Tree {
                    paint(colour_, ink, state), rate, nic.busid});
   }
 
-  // Describes the NICs of ranks that use host memory, with the reason.
+  // Describes the NICs of ranks that use CPU memory, with the reason.
   std::string cores_line(const Affinity& affinity) const {
     const std::string why = printable(affinity.why);
-    return affinity.use.empty() ? "ranks on host memory: " + why
-                                : "ranks on host memory  " + paint(colour_, Ink::dim, "-> " + why);
+    return affinity.use.empty() ? "ranks on CPU memory: " + why
+                                : "ranks on CPU memory  " + paint(colour_, Ink::dim, "-> " + why);
   }
 
   // Returns the text to print below a host's name. Hosts with equal texts are printed once.

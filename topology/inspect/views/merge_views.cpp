@@ -20,8 +20,8 @@
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "inspect/hidden_switches.hpp"
-#include "inspect/text.hpp"
 #include "inspect/views/views.hpp"
+#include "inspect/words.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"
 

@@ -21,7 +21,7 @@ using atoll::cuda::native;
 
 namespace {
 
-// Invalid ids that kernels report: host memory that the GPU writes, read in stream order.
+// Invalid ids that kernels report: CPU memory that the GPU writes, read in stream order.
 class IdReport {
  public:
   struct Told {

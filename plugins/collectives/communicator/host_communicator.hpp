@@ -1,0 +1,69 @@
+// HostCommunicator is an open communicator of a backend that is built on this library. The ranks of
+// a host share memory; the backend provides the transport to the ranks of other hosts.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "atoll/plugin.h"
+#include "collectives/collectives.hpp"
+#include "collectives/communicator/group_store.hpp"
+#include "collectives/communicator/sharing.hpp"
+#include "collectives/shared_memory/shm_transport.hpp"
+#include "collectives/transport.hpp"
+
+namespace atoll_collectives {
+
+class HostCommunicator {
+ public:
+  // Opens the transport to the ranks of other hosts. `host` and `team` outlive the transport;
+  // `group` and `store` do not. In `group`, each rank of a host whose ranks cannot share memory
+  // counts as a host.
+  using OpenNetwork = std::unique_ptr<Transport> (*)(const atoll_core& core,
+                                                     const atoll_group& group, const Team& team,
+                                                     const GroupStore& store);
+
+  // Opens a communicator. Collective over the group. Calls `open_network` if the group has several
+  // hosts. Throws atoll_sdk::Error; an error with ATOLL_TIMEOUT names the absent ranks.
+  HostCommunicator(const atoll_core& core, const atoll_group& group, OpenNetwork open_network);
+  HostCommunicator(const HostCommunicator&) = delete;
+  HostCommunicator& operator=(const HostCommunicator&) = delete;
+  // Closes the communicator. An idle communicator waits, for a bounded time, until its sent data
+  // has left this host; a failed or aborted communicator closes at once.
+  ~HostCommunicator();
+
+  // On CPU memory every known kind, dtype and op is supported.
+  static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
+                                 std::int32_t memory) {
+    return memory == ATOLL_MEMORY_CPU && is_known(kind, dtype, op) ? 1 : 0;
+  }
+  // Performs the operations and returns when they are complete. The first failure is final: every
+  // later call throws Error(ATOLL_ABORTED) with the text of that failure.
+  void submit(std::span<atoll_operation* const> operations);
+  void abort() noexcept;                                  // any thread may call abort()
+  void register_memory(void* memory, std::size_t bytes);  // collective over the ranks of a host
+  // Returns null if other ranks can map the memory, or else a text with the reason and the cost.
+  // Collective over the ranks of a host.
+  const char* register_caller_memory(void* memory, std::size_t bytes);
+  void deregister_memory(void* memory);
+
+ private:
+  template <class Body>
+  void run(const Body& body);
+
+  const pid_t process_ = ::getpid();  // process that opened the communicator
+  std::int64_t open_timeout_ns_;
+  Team team_;
+  std::unique_ptr<ShmTransport> shm_;   // null if this rank is alone on its host
+  std::unique_ptr<Transport> network_;  // null if the group has one host
+  std::unique_ptr<Group> group_;
+  std::string failure_;  // text of the first failure; empty while the communicator works
+};
+
+}  // namespace atoll_collectives

@@ -1,0 +1,125 @@
+#include "checkpoint/content.hpp"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/index.hpp"
+#include "checkpoint/saved_settings.hpp"
+#include "core/errors.hpp"
+#include "fsdp/pass_state.hpp"
+#include "fsdp/reducing.hpp"
+#include "fsdp/setup.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+using nlohmann::json;
+
+std::string tensor_name(std::string_view unit, std::string_view bucket, std::string_view what) {
+  return fmt::format("{}/{}/{}", unit, bucket, what);
+}
+
+std::string state_tensor(std::string_view state) { return fmt::format("state.{}", state); }
+
+std::string whole_tensor(std::string_view unit, std::string_view param, std::string_view state) {
+  return fmt::format("{}/whole.{}/{}", unit, param, state_tensor(state));
+}
+
+namespace {
+
+// Adds the states that are not elementwise, of parameters whose first element is in this rank's
+// shard of the bucket.
+void add_wholes(BucketTensors& tensors, const EngineSetup& setup, const UnitState& unit) {
+  const std::uint64_t each = unit.buckets[tensors.bucket].layout.shard_elements();
+  const auto shard = static_cast<std::uint64_t>(setup.scheduler.shard_index());
+  for (const auto& [name, own] : setup.states) {
+    if (own.wholes.empty()) continue;
+    for (std::size_t p = 0; p < unit.params.size(); ++p) {
+      const auto& [bucket, slot] = unit.locations[p];
+      const View whole = own.wholes[unit.index][p];
+      if (bucket != tensors.bucket || slot.offset / each != shard || whole.count == 0) continue;
+      tensors.tensors.emplace_back(whole_tensor(unit.name, unit.params[p].name, name), whole);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer* optimizer) {
+  std::vector<BucketTensors> all;
+  for (const auto& unit : engine.units()) {
+    const auto& buckets = state_of(*unit).buckets;
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      const std::string label = buckets[b].label();
+      BucketTensors one{unit.get(), b, {{"weights", buckets[b].master}}};
+      const auto [first, second] =
+          optimizer ? EngineAccess::moments(*optimizer, *unit, b) : Moments();
+      if (first.count) {
+        one.tensors.emplace_back("moment1", first);
+        one.tensors.emplace_back("moment2", second);
+      }
+      if (buckets[b].trainable) {
+        for (const auto& [state, own] : EngineAccess::setup(engine).states) {
+          if (own.parts.empty()) continue;
+          one.tensors.emplace_back(state_tensor(state), own.parts[state_of(*unit).index][b]);
+        }
+      }
+      for (auto& [name, view] : one.tensors) name = tensor_name(unit->name(), label, name);
+      add_wholes(one, EngineAccess::setup(engine), state_of(*unit));
+      all.push_back(std::move(one));
+    }
+  }
+  return all;
+}
+
+std::string_view kind_of(const Optimizer* optimizer) {
+  if (!optimizer) return "own";
+  return optimizer->options().kind == OptimizerOptions::Kind::adamw ? "adamw" : "sgd";
+}
+
+json describe(Engine& engine, const Optimizer* optimizer,
+              const std::map<std::string, std::string>& extra) {
+  json states = json::array(), counts = json::object();
+  for (const auto& [state, own] : EngineAccess::setup(engine).states) {
+    states.push_back(state);
+    if (!own.counts.empty()) counts[state] = own.counts;
+  }
+  json units = json::array();
+  for (const auto& unit : engine.units()) {
+    const UnitState& state = state_of(*unit);
+    json params = json::array(), buckets = json::array();
+    for (std::size_t p = 0; p < state.params.size(); ++p) {
+      params.push_back({{"name", state.params[p].name},
+                        {"shape", state.params[p].shape},
+                        {"bucket", state.locations[p].bucket},
+                        {"offset", state.locations[p].slot.offset}});
+    }
+    for (const UnitBucket& bucket : state.buckets) {
+      buckets.push_back({{"name", bucket.label()}, {"elements", bucket.layout.elements}});
+    }
+    units.push_back(
+        {{"name", state.name}, {"buckets", std::move(buckets)}, {"params", std::move(params)}});
+  }
+  return {{"format", checkpoint_format},
+          {"shards", engine.scheduler().shard_count()},
+          {"optimizer", kind_of(optimizer)},
+          {"states", std::move(states)},
+          {"state_elements", std::move(counts)},
+          {"settings", describe_settings(EngineAccess::setup(engine))},
+          {"steps", optimizer ? optimizer->steps() : 0},
+          {"units", std::move(units)},
+          {"extra", extra}};
+}
+
+void check_optimizer(std::string_view call, Engine& engine, const Optimizer* optimizer) {
+  if (optimizer) {
+    require(EngineAccess::is_optimizer_of(engine, *optimizer),
+            "{}: the Optimizer belongs to another engine: pass the Optimizer of this engine", call);
+    return;
+  }
+  require(!EngineAccess::reducing(engine).has_on_final(),
+          "{}: the engine has an Optimizer: pass it, because its moments belong to the checkpoint",
+          call);
+}
+
+}  // namespace atoll_v1::atoll::fsdp

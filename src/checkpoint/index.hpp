@@ -1,0 +1,62 @@
+// The index of a checkpoint: index.json, which names the units, their parameters and the shard
+// files. It is untrusted. Entries that are not named here are allowed; their readers check them.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/errors.hpp"
+#include "core/terminal_safe.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+inline constexpr std::string_view checkpoint_format = "atoll-checkpoint";
+// Version 3 added digests. Checkpoints of version 2 load with a warning.
+inline constexpr int checkpoint_version = 3;
+
+// A shard file as its save left it.
+struct ShardFile {
+  std::uint64_t bytes = 0;  // size of the file
+  std::string header;       // digest of its header, which contains the digests of its data
+};
+
+struct CheckpointIndex {
+  nlohmann::json content;  // "units", "extra" and other entries
+  std::uint64_t shards = 0;
+  std::uint64_t steps = 0;  // of the optimizer
+  // Empty in version 2:
+  std::string save;              // id of the save, equal in all files of a checkpoint
+  std::vector<ShardFile> files;  // by shard
+
+  bool has_digests() const noexcept { return !save.empty(); }
+};
+
+// An error that names a file.
+template <class... Args>
+Error bad(const std::filesystem::path& file, fmt::format_string<Args...> text, Args&&... args) {
+  return {ErrorCode::bad_data,
+          terminal_safe(file.string() + ": " + fmt::format(text, std::forward<Args>(args)...))};
+}
+
+// Returns the text of index.json for `content`, with the entries "save", "files" and "digest",
+// which is the digest of the text itself.
+std::string index_text(nlohmann::json content, const std::string& save,
+                       const std::vector<ShardFile>& files);
+
+// Parses and checks the text of an index. After it, "units" is a list in which every unit has its
+// "name", its "buckets" with "name" and "elements", and its "params" with "name", "shape", "offset"
+// and "bucket", which is the number of a bucket. Throws Error(bad_data), or Error(mismatch) for
+// another format or version; both name the file.
+CheckpointIndex parse_index(std::string_view text, const std::filesystem::path& file);
+
+// Reads the file, of at most 1 GiB, and parses it. Throws Error(io), too.
+CheckpointIndex read_index(const std::filesystem::path& file);
+
+}  // namespace atoll_v1::atoll::fsdp

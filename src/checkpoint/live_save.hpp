@@ -1,0 +1,110 @@
+// Writes a rank's file of a checkpoint while training goes on.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "checkpoint/content.hpp"
+#include "checkpoint/shards.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+// A thread reads the tensors unit by unit from the memory that the optimizer updates, and writes
+// them. If the optimizer would update a unit that is not yet written, the unit is copied first, and
+// the thread writes the copy. So the file has the values of the time when the object was made.
+// Copies need memory of the host; if all of it is in use, the update waits until the thread has
+// written enough.
+//
+// On the CPU a task of the stream decides just before the update whether to copy. A GPU copies in
+// stream order what the host has enqueued, often a step ahead, so there before_update() decides.
+// The thread still reads the memory of a unit whose copy is enqueued, until the copy has been made.
+class LiveSave {
+ public:
+  struct Limits {
+    std::uint64_t most_copied = 0;  // bytes
+    bool decides_early = false;     // in before_update(), as for GPUs
+  };
+
+  // Reads `tensors` behind the work that `stream` waits for. The memory of the tensors and the
+  // units must outlive this object.
+  LiveSave(std::filesystem::path folder, std::vector<BucketTensors> tensors, ShardIdentity identity,
+           const Device& device, Stream stream, Limits limits);
+  LiveSave(const LiveSave&) = delete;
+  LiveSave& operator=(const LiveSave&) = delete;
+  // Stops the thread. If the file is not complete, it stays incomplete.
+  ~LiveSave();
+
+  // Call before work that changes the unit is enqueued on `stream`. Blocks only if it decides
+  // early.
+  void before_update(std::size_t unit, Stream& stream);
+  bool is_over() const;
+  // Seconds for which the streams of updates waited for the thread or copied units, so far.
+  double stalled_seconds() const;
+  // Blocks until the file is written and synced. Throws the thread's error.
+  void wait();
+
+ private:
+  struct Part {  // the tensors of one unit
+    std::size_t unit = 0;
+    std::vector<std::pair<std::string, View>> tensors;
+    std::uint64_t bytes = 0;
+    enum class State {
+      live,    // read from the memory that the optimizer updates
+      copied,  // read from `copy`, once `ready` has happened
+      written
+    } state = State::live;
+    Buffer copy;
+    Stamp copy_begin, copy_end;
+    Event ready;  // comes before the update, and behind the copy if there is one
+  };
+  // A wait of before_update(). It stalls the stream from the time at which the stream has nothing
+  // else to do.
+  struct Wait {
+    Stamp idle;
+    std::int64_t end_ns = 0;
+  };
+
+  void copy_early(Part& part, Stream& stream);
+  void copy_now(Part& part);
+  // Blocks until the part may be copied. Returns false if it need not be.
+  bool wait_for_room(std::unique_lock<std::mutex>& lock, const Part& part);
+  void run() noexcept;
+  void write_all();
+  void write_part(SafetensorsWriter& writer, Part& part);
+  // Returns false, after the part has been written, if there is no memory for a copy.
+  bool allocate_copy(std::unique_lock<std::mutex>& lock, Part& part);
+  void free_copies();
+  // Reads `size` bytes of a tensor. Returns false if they must be taken from the copy.
+  void read(const std::byte* from, std::vector<std::byte>& bytes);
+  bool read_live(const Part& part, const std::byte* from, std::uint64_t size,
+                 std::vector<std::byte>& bytes);
+  void finish_part(Part& part);
+  Part* find(std::size_t unit);
+
+  std::filesystem::path folder_;
+  ShardIdentity identity_;
+  Stream stream_;
+  Device device_;
+  Limits limits_;
+  mutable std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::vector<Part> parts_;
+  std::uint64_t copied_ = 0;  // bytes of all copies
+  double stalled_s_ = 0;      // of tasks of streams
+  std::vector<Wait> waits_;
+  bool over_ = false;
+  bool stopping_ = false;
+  std::exception_ptr problem_;
+  std::jthread thread_;
+};
+
+}  // namespace atoll_v1::atoll::fsdp

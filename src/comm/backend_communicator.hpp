@@ -1,0 +1,181 @@
+// One open group of ranks on one backend: submits operations in order, records them in the flight
+// recorder and turns a failure of the backend into a failure of the World.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/group_shape.hpp"
+#include "comm/launch_watchdog.hpp"
+#include "comm/operation.hpp"
+#include "comm/registered_memory.hpp"
+#include "comm/scratch.hpp"
+#include "comm/settings.hpp"
+#include "comm/stream_order.hpp"
+#include "comm/tuning.hpp"
+#include "world/world_internals.hpp"
+
+namespace atoll_v1::atoll {
+
+class Flight;
+
+// Not thread-safe: one thread calls the group at a time. Functions that host streams execute for
+// the group also run one at a time.
+class BackendCommunicator : public std::enable_shared_from_this<BackendCommunicator>,
+                            public LaunchWatchdog::Owner {
+ public:
+  // Collective over the axis. A non-null `parent` is split if its backend supports that. Throws
+  // Error and fails the World when the backend cannot open.
+  static std::shared_ptr<BackendCommunicator> open(const Axis& axis, CommunicatorOptions options,
+                                                   const BackendCommunicator* parent = nullptr);
+  BackendCommunicator(const Axis& axis,
+                      CommunicatorOptions options);  // callers must use open() instead
+  ~BackendCommunicator() override;
+  BackendCommunicator(const BackendCommunicator&) = delete;
+  BackendCommunicator& operator=(const BackendCommunicator&) = delete;
+
+  World& world() const { return world_.get(); }  // throws if the World has been destroyed
+  const Axis& axis() const noexcept { return axis_; }
+  const std::string& name() const noexcept { return name_; }
+  // id that is unique in the job and equal on all ranks
+  const std::string& id() const noexcept { return id_; }
+  const Device& device() const noexcept { return device_; }
+  const Plugin& plugin() const noexcept { return *plugin_; }
+  atoll_comm* handle() const noexcept { return comm_; }
+  const GroupShape& shape() const noexcept { return shape_; }
+  const Settings& settings() const noexcept { return settings_; }
+  std::uint64_t sequence() const noexcept { return sequence_; }  // number of the next operation
+  // The tuning lines that choose between one level (over all ranks) and two levels (inside hosts,
+  // then across hosts). Empty if the backend implements levels itself: the backend then receives
+  // these lines.
+  const LevelChoice& level_choice() const noexcept { return level_choice_; }
+  bool lacks_levels() const noexcept { return plugin_->table.has_levels == 0; }
+
+  // Returns true when the backend supports this kind of operation for `dtype` and `op`, and adds in
+  // the requested order.
+  bool supports(std::int32_t kind, DType dtype, ReduceOp op) const;
+
+  // A call of the user consists of begin(), any number of submit(), and finish(). begin() throws if
+  // the World has failed, and makes `stream` wait for the previous call.
+  std::shared_ptr<Work::State> begin(Stream& stream);
+  // Passes the operations to the backend as one group, in stream order. A failure is stored in
+  // `state` and also fails the stream and the World.
+  void submit(std::vector<Operation> operations, const std::shared_ptr<Work::State>& state,
+              Stream& stream);
+  Work finish(std::shared_ptr<Work::State> state, Stream& stream);
+  // Performs one operation: begin(), submit() and finish(), with fewer allocations for CPU memory.
+  Work submit(Operation operation, Stream& stream);
+  // Reports to the lifetime checker, if ATOLL_CHECK=lifetimes has enabled it, which memory the next
+  // operation on `stream` reads and writes.
+  void declare_use(const Operation& operation, Stream& stream) const;
+
+  Scratch& fallback_scratch() noexcept { return fallback_scratch_; }
+  Scratch& scaled_source() noexcept { return scaled_source_; }
+  RegisteredRanges& registered() noexcept { return registered_; }
+  const RegisteredRanges& registered() const noexcept { return registered_; }
+
+  // Unless `status` is ATOLL_OK, fails the World and throws an error that names what the backend
+  // cannot do and its reason.
+  void check(atoll_status status, const std::string& what) const;
+  // Call this when the ranks called different operations, which `finding` describes. Fails the
+  // World and throws.
+  [[noreturn]] void disagree(const std::string& finding, Work::State& state);
+  // Keeps memory alive until the operations called so far are complete. Any thread may call it.
+  void retire(RetiredMemory::List& memory) noexcept {
+    memory.front().next = sequence_;
+    retired_.add(memory);
+  }
+  // Deregisters and frees retired memory. No operation may be in flight.
+  void deregister_retired() { retired_.deregister(*plugin_, comm_, name_, sequence_); }
+  // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
+  // it.
+  void abort(std::string_view reason);
+  // Lets end() also end `parts`, the groups for collectives in two levels.
+  void abort_with(const std::vector<std::shared_ptr<BackendCommunicator>>& parts);
+  void check_aborted() const;  // throws Error(aborted) after abort() on any rank
+  // Takes part in a split of this group as a rank that joins none of the new groups.
+  void join_split() const;
+  bool is_idle() const { return order_.is_idle(); }  // true when all operations have ended
+  void wait_until_idle() const { order_.wait_until_idle(); }
+  void wait_for_last() const { order_.last().synchronize(); }
+  // Call this when a failed stream drops an operation of this group. Fails the World, because the
+  // other ranks would wait for the operation.
+  void operation_dropped() noexcept;
+  // Runs the operations on CPU memory, where the backend returns when they are complete.
+  // `sequence` and `number` are the numbers of the first operation on the communicator and in the
+  // flight recorder.
+  void run(std::span<const Operation> operations, std::uint64_t sequence, std::uint64_t number,
+           Work::State& state);
+
+ private:
+  void open_backend(const BackendCommunicator* parent);
+  atoll_status open_group(atoll_group& group);
+  atoll_status split_group(const BackendCommunicator& parent, atoll_group& group);
+  // Returns true when backends cannot add in the requested order, so that a fallback must compute
+  // the sums.
+  bool order_needs_fallback(const atoll_group& group) const;
+  void opened();
+  // Ends this group on this rank. `by` names the rank and its reason: "by rank 2: no progress".
+  void end(const std::string& by);
+  // The two parts of end(): mark() returns false after an earlier end(), and stop() aborts the
+  // backend.
+  bool mark(const std::string& by);
+  void stop();
+  std::optional<Error> aborted() const;  // the error of operations after abort(); else nothing
+  // Waits up to a second for the store to report an abort or the job's first failure, which may
+  // have caused the failure on this rank.
+  void await_cause() const;
+  // Launches the operations on a device other than the host. The watchdog observes them until they
+  // end.
+  void launch(std::vector<Operation> operations, std::uint64_t sequence, std::uint64_t number,
+              Stream& stream, const std::shared_ptr<Work::State>& state);
+  // On a simulated device, lets the operations take the time that the backend gives them.
+  void simulate(std::span<const Operation> operations, std::uint64_t sequence, std::uint64_t number,
+                Stream& stream, Work::State& state);
+  // `costs` has an entry for each operation on a simulated device, and is empty on others.
+  void call_backend(std::span<const Operation> operations, std::uint64_t sequence,
+                    std::uint64_t number, void* stream, Work::State& state,
+                    std::span<atoll_cost> costs = {});
+  // Stores a failure in the Work, the World and the flight recorder, and adds what other ranks
+  // report about the failure. Returns the error to throw.
+  Error fail(atoll_status status, const std::string& why, std::span<const Operation> operations,
+             std::uint64_t number, Work::State& state);
+  std::pair<atoll_status, std::string> async_error() override;
+  void launch_failed(atoll_status status, const std::string& why,
+                     const LaunchWatchdog::Launch* launch) override;
+
+  WorldLink world_;
+  Axis axis_;
+  std::string name_;
+  std::string id_;
+  Device device_;
+  const Plugin* plugin_ = nullptr;
+  atoll_core services_;
+  atoll_comm* comm_ = nullptr;
+  bool backend_orders_sums_ = true;  // false when fallbacks must compute ordered sums
+  Settings settings_;
+  GroupShape shape_;
+  LevelChoice level_choice_;
+  std::atomic<std::uint64_t> sequence_{0};
+  Scratch fallback_scratch_, scaled_source_;
+  StreamOrder order_;
+  RetiredMemory retired_;
+  RegisteredRanges registered_;
+  std::unique_ptr<LaunchWatchdog> watchdog_;  // observes operations on a GPU; null on CPU memory
+  World::Subscription subscription_;
+  std::shared_ptr<Flight> flight_;
+  std::shared_ptr<FlightTrack> track_;
+  std::atomic<bool> is_aborted_{false};
+  mutable std::mutex ending_;              // guards the members below
+  bool is_open_ = false;                   // true when the backend has opened the group
+  std::optional<std::string> aborted_by_;  // argument of the first end()
+  std::vector<std::weak_ptr<BackendCommunicator>> parts_;
+};
+
+}  // namespace atoll_v1::atoll

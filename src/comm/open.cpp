@@ -1,0 +1,140 @@
+// How a BackendCommunicator opens: the ranks compare what they open, choose a backend and open it.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <iterator>
+
+#include "comm/backend_communicator.hpp"
+#include "comm/registry/backend_choice.hpp"
+#include "core/errors.hpp"
+#include "core/parse.hpp"
+#include "flight/flight.hpp"
+#include "simulation/device.hpp"
+#include "world/agreement.hpp"
+#include "world/world_internals.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+void check_axis(const Axis& axis) {
+  require(axis.world && !axis.ranks.empty(), "Communicator::open: the axis is empty");
+  require(!WorldInternals::is_over(axis.hold),
+          "Communicator::open: the World of axis {} has been destroyed: it must outlive its meshes",
+          axis.name);
+  const World& world = *axis.world;
+  std::vector<int> sorted = axis.ranks;
+  std::ranges::sort(sorted);
+  require(sorted.front() >= 0 && sorted.back() < world.size() &&
+              std::ranges::adjacent_find(sorted) == sorted.end(),
+          "Communicator::open: axis {} has the ranks {}: list ranks from 0 to {}, each once",
+          axis.name, fmt::join(axis.ranks, ", "), world.size() - 1);
+  const bool intra = axis.index >= 0 && axis.index < axis.size();
+  require(
+      intra && axis.ranks[static_cast<std::size_t>(axis.index)] == world.rank(),
+      "Communicator::open: axis {} has the index {} on rank {}, but its ranks are {}: the index "
+      "is the position of this rank among them",
+      axis.name, axis.index, world.rank(), fmt::join(axis.ranks, ", "));
+}
+
+}  // namespace
+
+std::shared_ptr<BackendCommunicator> BackendCommunicator::open(const Axis& axis,
+                                                               CommunicatorOptions options,
+                                                               const BackendCommunicator* parent) {
+  check_axis(axis);
+  World& world = *axis.world;
+  world.check();
+  std::shared_ptr<BackendCommunicator> group;
+  const std::string name = options.name.empty() ? axis.name : options.name;
+  // A wrong option of one rank becomes the error of all ranks.
+  const auto declare = [&]() -> std::vector<Declaration> {
+    group = std::make_shared<BackendCommunicator>(axis, std::move(options));
+    std::vector<Declaration> all{
+        {"the ranks of the axis", fmt::format("{}", fmt::join(axis.ranks, ", "))},
+        {"the memory", group->device().kind() == DeviceKind::cpu ? "host" : "GPU"},
+        {"the parent", parent ? parent->id() : "none"}};
+    std::ranges::move(group->settings().declarations(), std::back_inserter(all));
+    return all;
+  };
+  if (axis.size() == 1) {
+    declare();
+  } else {
+    agree({world, axis.ranks}, fmt::format("opening communicator {}", name), declare,
+          world.config().rendezvous_timeout);
+  }
+  group->open_backend(parent);
+  return group;
+}
+
+void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
+  if (parent && parent->plugin_->table.split == nullptr) parent = nullptr;
+  const std::string base =
+      fmt::format("comm/{}/{:016x}", name_, fnv1a(fmt::format("{}", fmt::join(axis_.ranks, ","))));
+  id_ = fmt::format("{}/{}", base, world().ticket(base));
+  // The flight recorder must exist before the backend opens, so that it can record a failure.
+  flight_ = Flight::of(world());
+  // A rank that has opened the group may abort it while this rank still opens it.
+  flight_->questions().add(id_, [this](std::string_view by) {
+    end(std::string(by));
+    return std::string();
+  });
+  plugin_ =
+      parent ? parent->plugin_ : &choose_backend({axis_, id_, name_, device_, settings_.backend});
+  std::string tuning = settings_.tuning;
+  if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
+  GroupDescription group(world(), axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
+  group.group.deterministic = settings_.deterministic;
+  group.group.compute_units = static_cast<std::int32_t>(settings_.compute_units);
+  if (device_.kind() == DeviceKind::simulated) {
+    group.links = simulated::links_of(device_);
+    group.group.links = group.links.c_str();
+  }
+  const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
+  if (status != ATOLL_OK) {
+    comm_ = nullptr;
+    if (parent) parent->check_aborted();
+    await_cause();
+    world().check();  // throws another rank's failure if that failure came first
+  }
+  check(status, fmt::format("open communicator {} on backend {}", name_, plugin_->name));
+  opened();
+}
+
+// Opens the group again without ordered sums if the backend returns ATOLL_UNSUPPORTED for them.
+// Fallbacks, which are collectives that the library builds itself, then compute the ordered sums.
+atoll_status BackendCommunicator::open_group(atoll_group& group) {
+  if (order_needs_fallback(group)) {
+    shape_.block = axis_.block;
+    backend_orders_sums_ = false;
+    group.deterministic = 0;
+  }
+  const atoll_status status = plugin_->table.open(&services_, &group, &comm_);
+  if (status != ATOLL_UNSUPPORTED || group.deterministic == 0) return status;
+  group.deterministic = 0;
+  backend_orders_sums_ = false;
+  return plugin_->table.open(&services_, &group, &comm_);
+}
+
+// Ordered sums may have to add the ranks of each block of a mesh first (Axis::block). Backends do
+// not know these blocks, so such a sum needs a fallback. If the size of a block is a power of two,
+// a block is a subtree of the adjacent-pair tree over all ranks, and the backend's order is
+// correct.
+bool BackendCommunicator::order_needs_fallback(const atoll_group& group) const {
+  const bool in_blocks = axis_.block > 0 && axis_.block < axis_.size() &&
+                         !std::has_single_bit(static_cast<unsigned>(axis_.block));
+  return group.deterministic != 0 && in_blocks;
+}
+
+atoll_status BackendCommunicator::split_group(const BackendCommunicator& parent,
+                                              atoll_group& group) {
+  if (order_needs_fallback(group)) shape_.block = axis_.block;
+  backend_orders_sums_ =
+      group.deterministic == 0 || (parent.backend_orders_sums_ && shape_.block == 0);
+  if (!backend_orders_sums_) group.deterministic = 0;
+  parent.wait_until_idle();
+  return plugin_->table.split(parent.comm_, &group, &comm_);
+}
+
+}  // namespace atoll_v1::atoll

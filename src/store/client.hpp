@@ -1,0 +1,140 @@
+// The connection of one rank to the store.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/socket.hpp"
+#include "store/protocol.hpp"
+#include "store/store.hpp"
+
+namespace atoll_v1::atoll::store {
+
+// The token, which a rank proves to the store, and the identity that it then sends.
+struct Application {
+  std::string token;
+  Join join;
+};
+
+struct Message {
+  Kind kind{};
+  std::uint64_t request = 0;
+  std::string body{};
+};
+// Receives one message of the store, whose body must have at most `most` bytes; `stop` is that of
+// net::wait_for().
+Message receive_message(int socket, std::size_t most, net::Clock::time_point deadline,
+                        const std::atomic<bool>* stop = nullptr);
+// Proves to the store that this process knows the token, and checks the proof of the store.
+void shake_hands(int socket, std::string_view token, net::Clock::time_point deadline);
+
+// A connection that the store has accepted.
+struct Admission {
+  net::Fd socket;
+  std::string secret;  // from a store on a local socket, for ranks without a token; else empty
+};
+
+// Tries all addresses in turn, with backoff, until a store accepts this rank. The store proves that
+// it knows the token before it learns who this rank is. Throws Error(timeout) with the last problem
+// at the deadline, and Error(mismatch) if the store refuses this rank or runs another version.
+Admission connect(const std::vector<net::Address>& addresses, const Application& application,
+                  net::Clock::time_point deadline);
+
+// Proves this rank on a new connection and checks the proof of the store until `proven_by`. Then
+// joins the job until `joined_by`, and returns the secret of the store. Throws Error(peer_lost) and
+// Error(timeout) of the socket, Error(bad_data) if the peer is no store that knows the token, and
+// Error(mismatch).
+std::string apply(int socket, const Application& application, net::Clock::time_point proven_by,
+                  net::Clock::time_point joined_by);
+
+// A thread of the client reads the connection. It records the failure of the job when the store
+// reports one or is lost, and runs the callbacks.
+class Client final : public Store {
+ public:
+  Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure);
+  ~Client() override;
+
+  void put(std::string_view key, std::string_view value,
+           std::chrono::milliseconds timeout) override;
+  std::vector<std::string> get_all(std::span<const std::string> keys,
+                                   std::chrono::milliseconds timeout) override;
+  void release(std::string_view prefix, int ranks) override;
+  using Store::exchange;
+  std::vector<std::string> exchange(std::string_view key, std::string_view mine,
+                                    std::chrono::milliseconds timeout,
+                                    std::span<const int> ranks) override;
+  void interrupt(std::string_view prefix) override;
+  std::vector<Answered> ask(std::string_view name, std::string_view detail,
+                            std::chrono::milliseconds timeout) override;
+  void answer_with(Answerer answerer) override;
+  void fail(std::string_view reason) noexcept override;
+  void farewell() noexcept override;
+
+ private:
+  struct Call {
+    std::string_view exchange{};  // its key; "" for other requests
+    bool done = false;
+    std::optional<ErrorCode> problem;
+    std::string payload;
+  };
+
+  std::string request(Kind kind, std::string_view key, std::string_view value,
+                      std::chrono::milliseconds timeout);
+  std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience,
+                   std::string_view exchange = "");
+  void interrupt(Call& call) const;
+  bool send(std::string_view frame, net::Clock::time_point deadline, net::Clock::time_point last);
+  void read() noexcept;
+  void read_messages();
+  void dispatch(const Message& message);
+  void respond(std::uint64_t number, std::string_view question) noexcept;
+  void lose(const Error& error);
+
+  // The errors of a lost connection, made early: the reader must be able to report that it is out
+  // of memory. They do not count as the newest error of the thread that makes them.
+  struct EarlyErrors {
+    NewestError newest = newest_error;
+    Error lost{ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"};
+    Error unread{ErrorCode::timeout,
+                 "the store on rank 0 did not read the whole of a message in time"};
+    Error closed_here{ErrorCode::io,
+                      "the program has closed a descriptor of atoll; close only descriptors that "
+                      "you opened"};
+    Error out_of_memory{ErrorCode::out_of_memory, "out of memory for a message of the store"};
+    EarlyErrors() { newest_error = newest; }
+  };
+
+  const EarlyErrors early_;
+  net::Fd socket_;
+  int rank_;
+  int size_;
+  std::shared_ptr<Failure> failure_;
+
+  std::mutex answering_;
+  Answerer answerer_;  // function that answers questions; guarded by answering_
+  std::mutex mutex_;   // guards all members below
+  std::condition_variable changed_;
+  std::map<std::uint64_t, Call*> calls_;  // requests that wait for an answer
+  std::uint64_t next_request_ = 1;
+  std::vector<std::string> interrupted_;  // prefixes that were passed to interrupt()
+  std::optional<Error> broken_;      // reason why calls cannot be answered; empty while connected
+  std::optional<Error> why_closed_;  // reported if the connection closes; empty: rank 0 was lost
+  bool is_sending_ = false;          // a thread sends; the others wait for sent_
+  std::condition_variable sent_;
+  bool silent_ = false;  // the store left a request unanswered and has sent nothing since
+  bool leaving_ = false;
+  // Ends the reader, which shutdown() cannot reach if another file has the number of the socket.
+  std::atomic<bool> closing_{false};
+  std::jthread reader_;
+};
+
+}  // namespace atoll_v1::atoll::store

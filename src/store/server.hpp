@@ -1,0 +1,137 @@
+// The server of the store: a thread of rank 0 that serves all ranks. Only the server decides that
+// the job has failed, so all ranks get the same first reason.
+//
+// Strangers may connect as often as they like. The server accepts a bounded number of connections
+// per turn of its loop, so that it always returns to ranks, deadlines and failures; it works on a
+// connection only when epoll reports it; and it limits the connections that have not proved that
+// they know the token, never the proven ones. A proven connection must join, or become an observer,
+// within the rendezvous timeout.
+//
+// Observers (store/observer.hpp) are members without a rank. The server sends them the failure or
+// the end of the job, but never waits for them.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "core/socket.hpp"
+#include "store/protocol.hpp"
+#include "store/table.hpp"
+
+namespace atoll_v1::atoll::store {
+
+// Limits for connections without a proof: their number, and the time that each one may stay. If
+// there are too many, a new connection replaces the oldest. The number is smaller if the process
+// may not open enough descriptors.
+constexpr std::size_t max_strangers = 4096;
+constexpr std::chrono::seconds handshake_timeout{3};
+
+// Largest number of observers that may be connected at a time.
+constexpr std::size_t max_observers = 8;
+
+struct ServerOptions {
+  std::vector<net::Fd> listeners;
+  std::string token;
+  // A secret that the store gives to each rank that joins. Only for listeners on local sockets,
+  // where nobody else can read it.
+  std::string secret{};
+  int size = 0;
+  std::chrono::milliseconds rendezvous_timeout{60'000};
+  // After this time, and then whenever the wait has doubled, the store logs which ranks are absent.
+  std::chrono::milliseconds first_reminder{10'000};
+  std::chrono::seconds cut_timeout{10};
+  std::size_t strangers = max_strangers;
+};
+
+class Connection;
+struct Frame;
+
+class Server {
+ public:
+  // Raises the soft limit of descriptors of this process to its hard limit.
+  explicit Server(ServerOptions options);
+  ~Server();  // calls finish(), with a limit of 1 s
+
+  // Returns when every rank has joined and has left or is lost, at the latest after `patience` (1 s
+  // once the job has failed). Ranks that remain are told that the store has ended.
+  void finish(std::chrono::milliseconds patience);
+
+  // Returns "; rank 0 had no descriptor left ..." if a connection had to wait for a descriptor, or
+  // another one was closed for it; otherwise "".
+  std::string lack_of_descriptors() const;
+
+ private:
+  // By number; numbers ascend with age, and a map never moves its elements.
+  using Connections = std::map<std::uint64_t, Connection>;
+
+  void run() noexcept;  // of the server's thread
+  void run_until_done();
+  bool done(net::Clock::time_point now) const;
+  void remind(net::Clock::time_point now);
+  net::Clock::time_point next_deadline() const;
+  net::Clock::time_point finish_deadline() const;
+  void expire(net::Clock::time_point now);
+  void turn(net::Clock::time_point until);
+  void accept_some(const net::Fd& listener);
+  void admit(net::Fd socket);
+  bool make_room();
+  void pause_accepting();
+  void listen(std::uint32_t events);
+  void serve(std::uint64_t id, std::uint32_t events);
+  void serve(Connection& connection, std::uint32_t events);
+  std::size_t observers() const;
+  void close(Connection& connection);
+  void end();
+
+  void handle(Connection& connection, const Frame& frame);
+  void handle_hello(Connection& connection, const Frame& frame);
+  void handle_proof(Connection& connection, const Frame& frame);
+  void handle_join(Connection& connection, const Frame& frame);
+  void admit_observer(Connection& connection, const Frame& frame);
+  void handle_observe(Connection& connection, const Frame& frame);
+  void handle_request(Connection& connection, Kind kind, const Frame& frame);
+  void handle_get(const Waiter& waiter, Unpacker& in);
+  void ask_all(const Waiter& waiter, std::string_view name, std::string_view detail);
+  void depart(Connection& connection, std::uint64_t request);
+  void refuse(Connection& connection, const std::string& why);
+  void note(std::string& place, std::string text);
+  std::string notes() const;
+  static void reply(const Waiter& waiter, std::optional<ErrorCode> problem,
+                    const Table::Body& body);
+  void declare(ErrorCode code, const std::string& reason);
+  void notify(Connection& connection);
+
+  ServerOptions options_;
+  net::Fd epoll_;
+  net::Fd wake_;
+  net::Clock::time_point begin_ = net::Clock::now();
+  net::Clock::time_point rendezvous_deadline_;
+  net::Clock::time_point next_reminder_;
+  std::atomic<net::Clock::rep> finish_deadline_{0};  // when finish() must end; 0 before its call
+  Roster roster_;
+  Table table_;
+  std::size_t stranger_limit_ = max_strangers;
+  std::uint64_t next_id_;
+  Connections strangers_;  // have not proved that they know the token
+  Connections joining_;    // proved the token, but neither a rank nor an observer yet
+  Connections members_;    // ranks and observers
+  std::optional<net::Clock::time_point> accepts_again_;  // set while no descriptor is free
+  bool has_warned_of_descriptors_ = false;
+  std::atomic<bool> lacked_descriptors_ = false;
+  // Why processes could not join, one text for each reason. The error that reports absent ranks
+  // contains them.
+  std::vector<std::string> refusals_;
+  std::string other_version_;
+  std::string other_token_;
+  std::optional<Error> failure_;
+  net::Clock::time_point failed_at_;
+  std::jthread thread_;
+};
+
+}  // namespace atoll_v1::atoll::store

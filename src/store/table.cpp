@@ -1,0 +1,358 @@
+#include "store/table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace atoll_v1::atoll::store {
+namespace {
+
+std::string round_name(const std::string& key) {
+  const auto title = key.find(title_end);
+  if (title != std::string::npos)
+    return title == 0 ? "a call of the library" : key.substr(0, title);
+  return key.empty() ? "barrier" : fmt::format("exchange \"{}\"", key);
+}
+
+// The start of a message about a round.
+std::string subject(const std::string& key) {
+  return key.starts_with(title_end) ? "" : round_name(key) + ": ";
+}
+
+double seconds(std::chrono::milliseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+std::string NameList::text() const {
+  return count_ > most ? fmt::format("{} and {} more", text_, count_ - most) : text_;
+}
+
+void Roster::join(int rank, std::string host, int pid) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  peer.host = std::move(host);
+  peer.pid = pid;
+  set(rank, Peer::State::present);
+}
+
+void Roster::set(int rank, Peer::State state) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  --counts_[static_cast<std::size_t>(peer.state)];
+  ++counts_[static_cast<std::size_t>(state)];
+  peer.state = state;
+}
+
+std::string Roster::named(int rank) const {
+  const Peer& peer = (*this)[rank];
+  return peer.state == Peer::State::absent
+             ? fmt::format("rank {}", rank)
+             : fmt::format("rank {} (host {}, pid {})", rank, peer.host, peer.pid);
+}
+
+std::string Roster::named(Peer::State state) const {
+  NameList names;
+  for (int rank = 0; rank < size(); ++rank) {
+    if ((*this)[rank].state == state) names.add([&] { return named(rank); });
+  }
+  return names.text();
+}
+
+void Table::watch(const Waiter& waiter) {
+  next_deadline_ = std::min(next_deadline_, waiter.deadline);
+}
+
+void Table::put(const std::string& key, std::string value) {
+  const Body body = shared(std::move(value));
+  values_[key] = body;
+  const auto found = waiting_.find(key);
+  if (found == waiting_.end()) return;
+  const auto waiters = std::exchange(found->second, {});
+  waiting_.erase(found);
+  for (const auto& [number, position] : waiters) {
+    Fetch& fetch = fetches_.at(number);
+    fetch.values[position] = body;
+    if (--fetch.missing > 0) continue;
+    finish(fetch);
+    fetches_.erase(number);
+  }
+}
+
+void Table::get(const Waiter& waiter, std::vector<std::string> keys) {
+  Fetch fetch{waiter, std::move(keys), {}, 0};
+  const std::uint64_t number = next_number_++;
+  for (std::size_t i = 0; i < fetch.keys.size(); ++i) {
+    const auto found = values_.find(fetch.keys[i]);
+    fetch.values.push_back(found == values_.end() ? nullptr : found->second);
+    if (found != values_.end()) continue;
+    waiting_[fetch.keys[i]].emplace_back(number, i);
+    ++fetch.missing;
+  }
+  if (fetch.missing == 0) return finish(fetch);
+  fetches_.emplace(number, std::move(fetch));
+  watch(waiter);
+}
+
+void Table::finish(const Fetch& fetch) const {
+  // Ranks that get one value share its bytes.
+  if (fetch.keys.size() == 1) return reply_(fetch.waiter, std::nullopt, fetch.values.front());
+  std::size_t bytes = 4;
+  for (const Body& value : fetch.values) bytes += value->size() + 4;
+  if (bytes > max_answer_bytes) {
+    return reply_(fetch.waiter, ErrorCode::invalid_argument,
+                  shared(fmt::format("{} values have {} bytes in total; at most {} are allowed",
+                                     fetch.values.size(), bytes, max_answer_bytes)));
+  }
+  Packer packer;
+  for (const Body& value : fetch.values) packer.text(*value);
+  reply_(fetch.waiter, std::nullopt, shared(packer.take()));
+}
+
+// Removes an unanswered fetch.
+void Table::abandon(std::uint64_t number) {
+  const auto found = fetches_.find(number);
+  for (std::size_t i = 0; i < found->second.keys.size(); ++i) {
+    if (found->second.values[i]) continue;
+    const auto key = waiting_.find(found->second.keys[i]);
+    if (key == waiting_.end()) continue;  // the fetch named the key twice
+    std::erase_if(key->second, [&](const auto& waiter) { return waiter.first == number; });
+    if (key->second.empty()) waiting_.erase(key);
+  }
+  fetches_.erase(found);
+}
+
+void Table::release(const std::string& prefix, std::uint32_t ranks) {
+  std::uint32_t& calls = released_[prefix];
+  if (++calls < ranks) return;
+  released_.erase(prefix);
+  const auto first = values_.lower_bound(prefix);
+  auto last = first;
+  while (last != values_.end() && last->first.starts_with(prefix)) ++last;
+  values_.erase(first, last);
+}
+
+Table::Round::Entry* Table::Round::entry_of(int rank) {
+  if (members.empty()) return &entries[static_cast<std::size_t>(rank)];
+  const auto found = std::ranges::lower_bound(members, rank);
+  if (found == members.end() || *found != rank) return nullptr;
+  return &entries[static_cast<std::size_t>(found - members.begin())];
+}
+
+void Table::open(Round& round, const std::vector<Run>& runs) const {
+  round.runs = runs;
+  round.members = ranks_of(runs);
+  round.entries.resize(runs.empty() ? static_cast<std::size_t>(roster_.size())
+                                    : round.members.size());
+}
+
+void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std::string value,
+                     const std::vector<Run>& members) {
+  Round& round = rounds_[key];
+  if (round.entries.empty()) open(round, members);
+  Round::Entry* const entry = round.entry_of(rank);
+  const char* const objection = entry == nullptr        ? "does not take part in"
+                                : entry->value          ? "has already joined"
+                                : round.runs != members ? "names other ranks than the others in"
+                                                        : nullptr;
+  if (objection != nullptr) {
+    reply_(waiter, ErrorCode::mismatch,
+           shared(fmt::format("rank {} {} {}", rank, objection, round_name(key))));
+    if (round.joined == 0) rounds_.erase(key);
+    return;
+  }
+  round.bytes += value.size() + 4;
+  ++round.joined;
+  *entry = {std::move(value), waiter, false};
+  watch(waiter);
+  if (round.joined == round.entries.size()) {
+    complete(round);
+    rounds_.erase(key);
+    return;
+  }
+  if (!roster_.any(Peer::State::departed)) return;
+  for (std::size_t i = 0; i < round.entries.size(); ++i) {
+    const int other = round.rank_at(i);
+    if (round.entries[i].value || roster_[other].state != Peer::State::departed) continue;
+    return depart(other);
+  }
+}
+
+void Table::complete(const Round& round) {
+  if (round.bytes + 4 > max_answer_bytes) {
+    const Body why =
+        shared(fmt::format("an exchange of {} bytes in total is too large; at most {} are allowed",
+                           round.bytes, max_answer_bytes));
+    for (const Round::Entry& entry : round.entries) {
+      reply_(entry.waiter, ErrorCode::invalid_argument, why);
+    }
+    return;
+  }
+  std::vector<std::string_view> values;
+  values.reserve(round.entries.size());
+  for (const Round::Entry& entry : round.entries) values.emplace_back(*entry.value);
+  const Body body = shared(encode_values(values));
+  for (const Round::Entry& entry : round.entries) reply_(entry.waiter, std::nullopt, body);
+}
+
+std::uint64_t Table::ask(const Waiter& waiter) {
+  const std::uint64_t number = next_number_++;
+  Poll& poll = polls_[number];
+  poll.waiter = waiter;
+  poll.answers.resize(static_cast<std::size_t>(roster_.size()));
+  for (int rank = 0; rank < roster_.size(); ++rank) {
+    if (roster_[rank].state == Peer::State::present) poll.unanswered.insert(rank);
+  }
+  watch(waiter);
+  return number;
+}
+
+bool Table::asks(const Connection& connection) const {
+  return std::ranges::any_of(
+      polls_, [&](const auto& item) { return item.second.waiter.connection == &connection; });
+}
+
+void Table::answer(std::uint64_t number, int rank, std::string text) {
+  const auto found = polls_.find(number);
+  if (found == polls_.end() || found->second.unanswered.erase(rank) == 0) return;
+  found->second.answers[static_cast<std::size_t>(rank)] = std::move(text);
+  if (found->second.unanswered.empty()) settle();
+}
+
+void Table::settle() {
+  std::erase_if(polls_, [&](const auto& item) {
+    const bool complete = item.second.unanswered.empty();
+    if (complete) finish(item.second);
+    return complete;
+  });
+}
+
+void Table::finish(const Poll& poll) const {
+  using How = Answered::How;
+  std::vector<Answered> answers;
+  for (int rank = 0; rank < roster_.size(); ++rank) {
+    const auto& answer = poll.answers[static_cast<std::size_t>(rank)];
+    const Peer& peer = roster_[rank];
+    const How how = peer.state == Peer::State::departed ? How::departed
+                    : answer                            ? How::answered
+                                                        : How::silent;
+    answers.push_back({how, how == How::answered ? *answer : std::string(), peer.host, peer.pid});
+  }
+  reply_(poll.waiter, std::nullopt, shared(encode(answers)));
+}
+
+// Removes the value of one rank of an exchange, which cannot complete without this rank.
+void Table::withdraw(Round& round, Round::Entry& entry) {
+  round.bytes -= entry.value->size() + 4;
+  --round.joined;
+  entry.value.reset();
+}
+
+// Answers one rank of an exchange with an error and removes its value.
+void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
+  reply_(entry.waiter, code, shared(why));
+  withdraw(round, entry);
+  entry.gave_up = code == ErrorCode::timeout;
+}
+
+// Names the ranks that are missing in an exchange or barrier. Ranks with the same timeout time out
+// one after the other, and a rank that took part until its timeout must not be reported as absent.
+std::string Table::missing_in(const Round& round) const {
+  NameList absent, gave_up;
+  for (std::size_t i = 0; i < round.entries.size(); ++i) {
+    const Round::Entry& entry = round.entries[i];
+    if (entry.value) continue;
+    (entry.gave_up ? gave_up : absent).add([&] { return roster_.named(round.rank_at(i)); });
+  }
+  return absent.empty() ? gave_up.text() + " had already timed out, so not all ranks joined"
+                        : absent.text() + " did not arrive";
+}
+
+void Table::expire_fetches(net::Clock::time_point now) {
+  std::vector<std::uint64_t> late;
+  for (const auto& [number, fetch] : fetches_) {
+    if (fetch.waiter.deadline > now) {
+      watch(fetch.waiter);
+      continue;
+    }
+    late.push_back(number);
+    NameList keys;
+    for (std::size_t i = 0; i < fetch.keys.size(); ++i) {
+      if (!fetch.values[i]) keys.add([&] { return fmt::format("\"{}\"", fetch.keys[i]); });
+    }
+    reply_(fetch.waiter, ErrorCode::timeout,
+           shared(fmt::format("no rank put key {} within {} s", keys.text(),
+                              seconds(fetch.waiter.timeout))));
+  }
+  for (const std::uint64_t number : late) abandon(number);
+}
+
+void Table::expire_rounds(net::Clock::time_point now) {
+  for (auto& [key, round] : rounds_) {
+    std::string missing;
+    for (Round::Entry& entry : round.entries) {
+      if (!entry.value) continue;
+      if (entry.waiter.deadline > now) {
+        watch(entry.waiter);
+        continue;
+      }
+      if (missing.empty()) missing = missing_in(round);
+      reject(round, entry, ErrorCode::timeout,
+             fmt::format("{}{} within {} s", subject(key), missing, seconds(entry.waiter.timeout)));
+    }
+  }
+  std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
+}
+
+void Table::expire(net::Clock::time_point now) {
+  if (now < next_deadline_) return;
+  next_deadline_ = net::Clock::time_point::max();
+  expire_fetches(now);
+  expire_rounds(now);
+  std::erase_if(polls_, [&](const auto& item) {
+    const bool late = item.second.waiter.deadline <= now;
+    if (late) finish(item.second);
+    if (!late) watch(item.second.waiter);
+    return late;
+  });
+}
+
+void Table::depart(int rank) {
+  for (auto& [key, round] : rounds_) {
+    const Round::Entry* const own = round.entry_of(rank);
+    if (own == nullptr || own->value) continue;
+    for (Round::Entry& entry : round.entries) {
+      if (!entry.value) continue;
+      reject(round, entry, ErrorCode::peer_lost,
+             fmt::format("{}{} has left the job", subject(key), roster_.named(rank)));
+    }
+  }
+  std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
+  for (auto& [number, poll] : polls_) poll.unanswered.erase(rank);
+  settle();
+}
+
+void Table::forget(const Connection& connection) {
+  std::vector<std::uint64_t> gone;
+  for (const auto& [number, fetch] : fetches_) {
+    if (fetch.waiter.connection == &connection) gone.push_back(number);
+  }
+  for (const std::uint64_t number : gone) abandon(number);
+  for (auto& [key, round] : rounds_) {
+    for (Round::Entry& entry : round.entries) {
+      if (entry.value && entry.waiter.connection == &connection) withdraw(round, entry);
+    }
+  }
+  std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
+  std::erase_if(polls_,
+                [&](const auto& item) { return item.second.waiter.connection == &connection; });
+}
+
+void Table::forget_all() {
+  fetches_.clear();
+  waiting_.clear();
+  rounds_.clear();
+  polls_.clear();
+}
+
+}  // namespace atoll_v1::atoll::store

@@ -1,0 +1,177 @@
+// The state of the store: values, waiting requests, and the ranks that have joined. It uses no
+// sockets; answers are passed to a function. Only the server's thread calls it.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "core/socket.hpp"
+#include "store/protocol.hpp"
+
+namespace atoll_v1::atoll::store {
+
+class Connection;
+
+struct Peer {
+  enum class State {
+    absent,
+    present,
+    departed,
+    lost
+  };
+  State state = State::absent;
+  std::string host;
+  int pid = 0;
+};
+
+// The ranks of the job, with the host and pid of each rank that has joined.
+class Roster {
+ public:
+  explicit Roster(int size) : peers_(static_cast<std::size_t>(size)) {
+    counts_[static_cast<std::size_t>(Peer::State::absent)] = size;
+  }
+  int size() const noexcept { return static_cast<int>(peers_.size()); }
+  const Peer& operator[](int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
+  void join(int rank, std::string host, int pid);
+  void set(int rank, Peer::State state);
+  // Returns "rank 2 (host h, pid p)", or "rank 2" before the rank has joined.
+  std::string named(int rank) const;
+  // Lists the ranks in `state` as text of limited length; "" if there are none.
+  std::string named(Peer::State state) const;
+  bool any(Peer::State state) const { return counts_[static_cast<std::size_t>(state)] > 0; }
+
+ private:
+  std::vector<Peer> peers_;
+  std::array<int, 4> counts_{};  // ranks in each state
+};
+
+// Makes the text "a, b, c" of names; a long list is cut to 16 names and a count of the others.
+class NameList {
+ public:
+  // `name` is a function, because formatting the names of thousands of ranks takes long.
+  template <class Name>
+  void add(const Name& name) {
+    if (count_++ < most) text_ += (text_.empty() ? "" : ", ") + std::string(name());
+  }
+  bool empty() const noexcept { return count_ == 0; }
+  std::string text() const;
+
+ private:
+  static constexpr std::size_t most = 16;
+  std::size_t count_ = 0;
+  std::string text_;
+};
+
+// A request of a rank that the store cannot answer yet, such as a get() of an unknown key.
+struct Waiter {
+  Connection* connection = nullptr;
+  std::uint64_t request = 0;
+  net::Clock::time_point deadline;
+  std::chrono::milliseconds timeout{0};
+};
+
+class Table {
+ public:
+  using Body = std::shared_ptr<const std::string>;
+  using Reply = std::function<void(const Waiter&, std::optional<ErrorCode>, Body)>;
+
+  Table(const Roster& roster, Reply reply) : roster_(roster), reply_(std::move(reply)) {}
+
+  void put(const std::string& key, std::string value);
+  // Answers with the values of all keys, in order, as soon as every key has one.
+  void get(const Waiter& waiter, std::vector<std::string> keys);
+  // Deletes all keys that begin with `prefix` once `ranks` ranks have called this function.
+  void release(const std::string& prefix, std::uint32_t ranks);
+  std::size_t values() const noexcept { return values_.size(); }
+  // `members` are the ranks that take part; empty means all ranks.
+  void exchange(const Waiter& waiter, int rank, const std::string& key, std::string value,
+                const std::vector<Run>& members);
+  // Starts a poll of all present ranks and returns the number of the poll, which the answers carry.
+  std::uint64_t ask(const Waiter& waiter);
+  // Returns true while a poll that this connection has started is in progress.
+  bool asks(const Connection& connection) const;
+  // Adds the answer of a rank; does nothing if the poll has ended.
+  void answer(std::uint64_t number, int rank, std::string text);
+
+  // Returns a time at or before the first deadline of a waiting request.
+  net::Clock::time_point next_deadline() const noexcept { return next_deadline_; }
+  void expire(net::Clock::time_point now);
+  // A rank has left the job: fails the exchanges and barriers that the rank has not joined, which
+  // can never complete, and completes the polls that waited only for the answer of this rank.
+  void depart(int rank);
+  void forget(const Connection& connection);
+  void forget_all();
+
+ private:
+  // A get() that waits for keys.
+  struct Fetch {
+    Waiter waiter;
+    std::vector<std::string> keys;
+    std::vector<Body> values;  // null for each key without a value
+    std::size_t missing = 0;
+  };
+  // One exchange or barrier in progress.
+  struct Round {
+    struct Entry {
+      std::optional<std::string> value;
+      Waiter waiter;
+      bool gave_up = false;  // the rank took part until it timed out
+    };
+    std::vector<Run> runs;       // the members; empty means all ranks
+    std::vector<int> members;    // the same as ranks in ascending order
+    std::vector<Entry> entries;  // one per member
+    std::size_t joined = 0;      // entries with a value
+    std::size_t bytes = 0;
+    int rank_at(std::size_t i) const { return members.empty() ? static_cast<int>(i) : members[i]; }
+    Round::Entry* entry_of(int rank);
+  };
+  // A question from one rank to all ranks.
+  struct Poll {
+    Waiter waiter;
+    std::vector<std::optional<std::string>> answers;  // answers that have arrived, indexed by rank
+    std::set<int> unanswered;  // ranks that were asked, have not answered and have not left since
+  };
+
+  void watch(const Waiter& waiter);
+  void finish(const Fetch& fetch) const;
+  void abandon(std::uint64_t number);
+  void open(Round& round, const std::vector<Run>& runs) const;
+  void complete(const Round& round);
+  static void withdraw(Round& round, Round::Entry& entry);
+  void reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why);
+  std::string missing_in(const Round& round) const;
+  void settle();  // completes the polls that wait for no rank
+  void finish(const Poll& poll) const;
+  void expire_fetches(net::Clock::time_point now);
+  void expire_rounds(net::Clock::time_point now);
+
+  const Roster& roster_;
+  Reply reply_;
+  std::map<std::string, Body> values_;  // in order, so that release() finds a prefix
+  std::map<std::uint64_t, Fetch> fetches_;
+  // Fetches that wait for a key, with the position of the key in the fetch.
+  std::unordered_map<std::string, std::vector<std::pair<std::uint64_t, std::size_t>>> waiting_;
+  std::map<std::string, Round> rounds_;
+  std::map<std::uint64_t, Poll> polls_;
+  std::unordered_map<std::string, std::uint32_t> released_;  // calls of release(), by prefix
+  std::uint64_t next_number_ = 1;                            // of fetches and polls
+  // Requests that are answered in time leave this deadline too early, which costs one scan.
+  net::Clock::time_point next_deadline_ = net::Clock::time_point::max();
+};
+
+inline Table::Body shared(std::string text) {
+  return std::make_shared<const std::string>(std::move(text));
+}
+
+}  // namespace atoll_v1::atoll::store

@@ -1,0 +1,59 @@
+#include "world/rank_set.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+#include "core/errors.hpp"
+#include "core/parse.hpp"
+#include "store/protocol.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+std::vector<int> all_ranks(const World& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// Names ranks in a store key, which has a limited length.
+std::string key_of_ranks(const std::vector<int>& ranks) {
+  constexpr std::size_t most = 64;
+  std::string text = fmt::format("{}", fmt::join(ranks, ","));
+  if (text.size() > most) text = fmt::format("{:.{}}... {:016x}", text, most, fnv1a(text));
+  return text;
+}
+
+}  // namespace
+
+RankSet::RankSet(World& world) : RankSet(world, all_ranks(world)) {}
+
+RankSet::RankSet(World& world, std::vector<int> ranks) : world_(world), ranks_(std::move(ranks)) {
+  std::ranges::sort(ranks_);
+  if (ranks_.size() < static_cast<std::size_t>(world.size()))
+    suffix_ = " of ranks " + key_of_ranks(ranks_);
+}
+
+bool RankSet::is_first() const { return world().rank() == ranks_.front(); }
+
+std::string RankSet::key(std::string_view subject) const {
+  const std::string base = fmt::format("{}{}", subject, suffix_);
+  return store::titled(subject, fmt::format("{}{}", world().ticket(base), suffix_));
+}
+
+std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine,
+                                           std::optional<std::chrono::milliseconds> timeout) const {
+  require(mine.size() <= store::max_value_bytes,
+          "key \"{}\": a value of {} bytes; at most {} are allowed", key, mine.size(),
+          store::max_value_bytes);
+  const std::span<const int> some = ranks_;
+  return WorldInternals::store(world()).exchange(key, mine,
+                                                 timeout.value_or(world().config().timeout),
+                                                 suffix_.empty() ? std::span<const int>() : some);
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,240 @@
+// Tests of the settings of a communicator, of abort(), and of the errors of all_to_all_v and of
+// reductions of 8-bit floating-point types.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <iomanip>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "core/parse.hpp"
+#include "flight/questions.hpp"
+#include "thread_ranks.hpp"
+#include "unit/error_text.hpp"
+#include "unit/rank_reports.hpp"
+#include "world/world_internals.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using atoll::Communicator;
+using atoll::CommunicatorOptions;
+using atoll::World;
+using atoll_test::error_of;
+
+Communicator open(World& world, CommunicatorOptions options) {
+  const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+  return Communicator::open(mesh.axis("shard"), std::move(options));
+}
+
+// Checks that open() throws an error with `difference` on each of `ranks` ranks.
+template <class OptionsOf>
+void check_texts(int ranks, const OptionsOf& options_of, const std::string& difference) {
+  const auto results = atoll_test::on_threads(ranks, [&](World& world) {
+    CommunicatorOptions options = options_of(world.rank());
+    options.name = "own";
+    const std::string error = error_of([&] { open(world, std::move(options)); });
+    world.barrier();  // otherwise the first rank to leave would fail the World
+    return error;
+  });
+  for (const std::string& result : results) {
+    CHECK(result == "mismatch: opening communicator own: ranks disagree about " + difference +
+                        "; all ranks must pass the same");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("options with invalid values are refused") {
+  World world = atoll_test::single_rank();
+  CHECK(error_of([&] { open(world, {.timeout = 0ms}); }) ==
+        "invalid argument: CommunicatorOptions::timeout is 0 ms, but must be positive");
+  CHECK(error_of([&] { open(world, {.deterministic = 2}); }) ==
+        "invalid argument: CommunicatorOptions::deterministic is 2, but must be 0 or 1");
+  CHECK(error_of([&] { open(world, {.algorithm = "all_reduce"}); }) ==
+        "invalid argument: CommunicatorOptions::algorithm=\"all_reduce\": expected a "
+        "comma-separated list of COLLECTIVE:ALGORITHM");
+}
+
+TEST_CASE("all ranks report a different algorithm with the same text") {
+  const auto options = [](int rank) {
+    CommunicatorOptions one;
+    if (rank == 2) one.algorithm = "all_reduce : ring";
+    return one;
+  };
+  check_texts(3, options,
+              "the algorithm (ATOLL_ALGORITHM): \"\" on rank 0, \"all_reduce:ring\" on rank 2");
+}
+
+TEST_CASE("all ranks report another backend with the same text") {
+  check_texts(
+      2, [](int rank) { return CommunicatorOptions{.backend = rank == 1 ? "mpi" : "host"}; },
+      "the backend (ATOLL_BACKEND): \"host\" on rank 0, \"mpi\" on rank 1");
+}
+
+TEST_CASE("all ranks report different levels with the same text") {
+  check_texts(
+      2, [](int rank) { return CommunicatorOptions{.levels = rank == 0}; },
+      "CommunicatorOptions::levels: true on rank 0, false on rank 1");
+}
+
+TEST_CASE("an operation ends after the timeout of its communicator") {
+  const auto start = std::chrono::steady_clock::now();
+  const auto results = atoll_test::on_threads(2, [](World& world) {
+    auto comm = open(world, {.name = "own", .timeout = 1s});
+    world.barrier();
+    auto child = comm.split(0, 0, "child");
+    if (world.rank() == 1) return world.get("never put", 20s);
+    auto stream = comm.device().stream();
+    std::vector<float> data(10);
+    child->all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+    return std::string("reduced");
+  });
+  CHECK(std::chrono::steady_clock::now() - start < 15s);
+  CHECK(results[0].starts_with("timeout: "));
+  CHECK(results[0].find("communicator child") != std::string::npos);
+  CHECK(results[1].starts_with("aborted: "));
+}
+
+TEST_CASE("abort() ends a waiting operation, and the World and other communicators go on") {
+  atoll_test::run_thread_ranks(3, [](World& world) {
+    auto other = open(world, {.name = "other"});
+    std::vector<float> data(1000, 1.0f);
+    auto comm = open(world, {.name = "own"});
+    auto stream = comm.device().stream();
+    const std::string text = "aborted: rank " + std::to_string(world.rank()) +
+                             ": communicator own was aborted by rank 1: stop";
+    const auto reduce = [&] {
+      comm.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+    };
+    {
+      std::jthread aborter;
+      if (world.rank() == 1) {
+        // Rank 2 does not call the operation, so rank 1 waits in it until its own thread aborts.
+        aborter = std::jthread([&] {
+          std::this_thread::sleep_for(100ms);
+          comm.abort("stop");
+        });
+      }
+      if (world.rank() != 2) CHECK(error_of(reduce) == text);
+    }
+    world.barrier();
+    CHECK(error_of(reduce) == text);
+    CHECK(!world.failure().has_value());
+    auto fresh = other.device().stream();
+    std::vector<float> sum(10, 1.0f);
+    other.all_reduce(sum, sum, atoll::ReduceOp::sum, fresh).synchronize();
+    CHECK(sum == std::vector<float>(10, 3.0f));
+    auto again = open(world, {.name = "own"});
+    again.all_reduce(sum, sum, atoll::ReduceOp::product, fresh).synchronize();
+    CHECK(sum == std::vector<float>(10, 27.0f));
+  });
+}
+
+TEST_CASE("abort() on another rank, before this rank has opened the communicator") {
+  World world = atoll_test::single_rank();
+  const auto other = open(world, {.name = "other"});  // from here on the World answers questions
+  std::ostringstream id;
+  id << "comm/own/" << std::hex << std::setw(16) << std::setfill('0') << atoll::fnv1a("0") << "/0";
+  atoll::WorldInternals::store(world).ask(id.str(), "by rank 1: too slow", 1s);
+  auto own = open(world, {.name = "own"});
+  auto stream = own.device().stream();
+  std::vector<float> data(10);
+  CHECK(error_of([&] { own.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize(); }) ==
+        "aborted: rank 0: communicator own was aborted by rank 1: too slow");
+  CHECK(!world.failure().has_value());
+}
+
+TEST_CASE("questions reach their handlers, also those that arrive before their handler") {
+  atoll::Questions questions;
+  std::vector<std::string> heard;
+  const auto hear = [&](std::string_view text) {
+    heard.emplace_back(text);
+    return "heard " + heard.back();
+  };
+  CHECK(questions.answer("own/0", "first").empty());
+  questions.add("own/0", hear);
+  CHECK(heard == std::vector<std::string>{"first"});
+  CHECK(questions.answer("own/0", "second\nline") == "heard second\nline");
+  CHECK(questions.answer("other/0", "third").empty());
+  questions.remove("own/0");
+  CHECK(questions.answer("own/0", "fourth").empty());
+  CHECK(questions.answer("own/1", "fifth").empty());
+  questions.add("own/1", hear);
+  CHECK(heard == std::vector<std::string>{"first", "second\nline", "fifth"});
+}
+
+TEST_CASE("of many questions without a handler, only the last are kept") {
+  atoll::Questions questions;
+  for (std::size_t i = 0; i <= atoll::Questions::most_early; ++i)
+    questions.answer("ended/" + std::to_string(i), "too late");
+  std::vector<std::string> heard;
+  for (const std::string name : {"ended/0", "ended/1", "ended/256"}) {
+    questions.add(name, [&, name](std::string_view) { return heard.emplace_back(name); });
+  }
+  CHECK(heard == std::vector<std::string>{"ended/1", "ended/256"});
+}
+
+TEST_CASE("a handler may remove itself") {
+  atoll::Questions questions;
+  questions.add("own/0", [&](std::string_view detail) {
+    questions.remove("own/0");
+    return std::string(detail);
+  });
+  CHECK(questions.answer("own/0", "once") == "once");
+  CHECK(questions.answer("own/0", "twice").empty());
+}
+
+TEST_CASE("all_to_all_v with counts that differ between sender and receiver") {
+  for (const std::string backend : {"host", "levelless"}) {
+    CAPTURE(backend);
+    std::string errors[2];
+    const auto body = [&](World& world) {
+      auto comm = open(world, {.name = "own", .backend = backend});
+      auto stream = comm.device().stream();
+      const bool receiver = world.rank() == 1;
+      // Rank 0 sends 3 elements to rank 1, which expects 4.
+      std::vector<float> src(receiver ? 0 : 3), dst(receiver ? 4 : 0);
+      const std::vector<std::uint64_t> none{0, 0}, sent{0, 3}, received{4, 0};
+      errors[world.rank()] = error_of([&] {
+        comm.all_to_all_v(src, receiver ? none : sent, dst, receiver ? received : none, stream)
+            .synchronize();
+        // Rank 0 may complete its part before rank 1 finds the difference.
+        comm.barrier(stream).synchronize();
+      });
+    };
+    atoll_test::run_thread_ranks(
+        2, body, [](atoll::Config& config) { config.plugin_path = ATOLL_TEST_PLUGINS; });
+    CHECK(errors[1].starts_with("mismatch: "));
+    CHECK(
+        errors[1].find(backend == "host"
+                           ? "all_to_all_v 0 (3 x f32 to rank 1"
+                           : "all_to_all_v: rank 0 sends 3 elements to rank 1, which receives 4") !=
+        std::string::npos);
+    CHECK(errors[0] != "no error");
+  }
+}
+
+TEST_CASE("8-bit floating-point elements cannot be reduced, and products take no factor") {
+  World world = atoll_test::single_rank();
+  auto comm = open(world, {.name = "own"});
+  auto stream = comm.device().stream();
+  std::vector<atoll::float8_e4m3> small(4);
+  CHECK(error_of([&] { (void)comm.all_reduce(small, small, atoll::ReduceOp::max, stream); }) ==
+        "unsupported: rank 0: all_reduce on communicator own: elements of f8e4m3 cannot be "
+        "reduced: convert them to bf16 or f32 first");
+  std::vector<float> data(4);
+  CHECK(error_of([&] {
+          (void)comm.all_reduce(data, data, {atoll::ReduceOp::product, 2.0}, stream);
+        }) ==
+        "invalid argument: rank 0: all_reduce on communicator own: a factor of 2 is not supported "
+        "with product");
+  const std::vector<std::uint64_t> one{4}, two{3};
+  std::vector<float> to(3);
+  CHECK(error_of([&] { (void)comm.all_to_all_v(data, one, to, two, stream); }) ==
+        "invalid argument: rank 0: all_to_all_v on communicator own: rank 0 sends 4 elements to "
+        "itself, but receives 3");
+}

@@ -1,0 +1,278 @@
+// Tests every algorithm between hosts on placements with different numbers of ranks per host, in
+// place and out of place, with sizes slightly below and above those of pieces.
+// plugin_host_windows.cpp tests registered memory.
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "unit/plugin/host.hpp"
+
+namespace {
+
+using namespace plugin_ranks;
+
+// Returns whole numbers from -50 to 50, so that sums are exact in every order.
+std::vector<float> numbers(int rank, std::uint64_t count) {
+  std::vector<float> values(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<float>((i * 7 + static_cast<std::uint64_t>(rank) * 13) % 101) - 50.0f;
+  }
+  return values;
+}
+
+float sum_at(int ranks, std::uint64_t i) {
+  float sum = 0;
+  for (int r = 0; r < ranks; ++r) {
+    sum += static_cast<float>((i * 7 + static_cast<std::uint64_t>(r) * 13) % 101) - 50.0f;
+  }
+  return sum;
+}
+
+std::uint64_t wrong_sums(const std::vector<float>& got, int ranks, std::uint64_t first) {
+  std::uint64_t wrong = 0;
+  for (std::uint64_t i = 0; i < got.size(); ++i)
+    wrong += got[i] != sum_at(ranks, first + i) ? 1 : 0;
+  return wrong;
+}
+
+void check_all_reduce(Rank& rank, std::uint64_t count) {
+  const auto src = numbers(rank.rank(), count);
+  std::vector<float> dst(count);
+  auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, src.data(), dst.data(), count);
+  auto result = rank.submit(o);
+  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+  CHECK(wrong_sums(dst, rank.size(), 0) == 0);
+  dst = src;
+  o.src = dst.data();
+  result = rank.submit(o);
+  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+  CHECK(wrong_sums(dst, rank.size(), 0) == 0);
+}
+
+// Rank r has counts[r] elements. If all counts are equal, the test uses the collective without _v.
+void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts) {
+  const auto self = static_cast<std::size_t>(rank.rank());
+  const bool even =
+      std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
+  const auto whole = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  const auto first =
+      std::accumulate(counts.begin(), counts.begin() + rank.rank(), std::uint64_t{0});
+
+  const auto src = numbers(rank.rank(), whole);
+  std::vector<float> slice(counts[self]);
+  auto o = rank.operation(even ? ATOLL_REDUCE_SCATTER : ATOLL_REDUCE_SCATTER_V, ATOLL_F32,
+                          src.data(), slice.data(), even ? counts[self] : whole);
+  o.counts = counts.data();
+  auto result = rank.submit(o);
+  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+  CHECK(wrong_sums(slice, rank.size(), first) == 0);
+
+  std::vector<float> all(whole);
+  o = rank.operation(even ? ATOLL_ALL_GATHER : ATOLL_ALL_GATHER_V, ATOLL_F32, slice.data(),
+                     all.data(), even ? counts[self] : whole);
+  o.counts = counts.data();
+  result = rank.submit(o);
+  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+  CHECK(wrong_sums(all, rank.size(), 0) == 0);
+
+  std::fill(all.begin(), all.end(), 0.0f);
+  std::copy(slice.begin(), slice.end(), all.begin() + static_cast<std::ptrdiff_t>(first));
+  o.src = all.data() + first;
+  result = rank.submit(o);
+  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+  CHECK(wrong_sums(all, rank.size(), 0) == 0);
+}
+
+void check_op(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count) {
+  std::vector<Bytes> all;
+  for (int r = 0; r < rank.size(); ++r) all.push_back(input(dtype, r, count));
+  // Inputs are small whole numbers, so intermediate rounding does not change the sums, even in
+  // 16-bit types.
+  const auto expected = reference_reduce(all, dtype, op);
+  Bytes mine = all[static_cast<std::size_t>(rank.rank())];
+  Bytes out(mine.size());
+  auto o = rank.operation(ATOLL_ALL_REDUCE, dtype, mine.data(), out.data(), count);
+  o.op = op;
+  CHECK(rank.submit(o).status == ATOLL_OK);
+  CHECK(out == expected);
+  o.dst = mine.data();
+  CHECK(rank.submit(o).status == ATOLL_OK);
+  CHECK(mine == expected);
+}
+
+// Sums fractions that are scaled with factors, checks that all ranks have the same result, and
+// returns the result.
+Bytes noisy_sums(const Layout& layout, const GroupOptions& options) {
+  std::vector<Bytes> results(layout.size());
+  run_ranks(
+      backend(), layout,
+      [&](Rank& rank) {
+        for (const std::uint64_t count : {1, 33, 270'001}) {
+          const Bytes mine = noisy_input(rank.rank(), count);
+          Bytes out(mine.size());
+          auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, mine.data(), out.data(), count);
+          o.op = ATOLL_AVG;
+          o.factor = 0.75 + rank.rank();
+          CHECK(rank.submit(o).status == ATOLL_OK);
+          auto& result = results[static_cast<std::size_t>(rank.rank())];
+          result.insert(result.end(), out.begin(), out.end());
+        }
+      },
+      options);
+  for (const auto& result : results) CHECK(result == results.front());
+  return results.front();
+}
+
+std::string forced(const std::string& kind, const std::string& algorithm) {
+  return kind + " 0 " + algorithm + "\n";
+}
+
+std::string forced(const std::string& algorithm) {
+  std::string text;
+  for (const auto* kind :
+       {"all_gather", "all_gather_v", "reduce_scatter", "reduce_scatter_v", "all_reduce"}) {
+    text += std::string(kind) + " 0 " + algorithm + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("every algorithm is correct on uneven placements") {
+  for (const auto* algorithm : {"flat", "ring", "two_level"}) {
+    for (const Layout& layout :
+         some_of({Layout{0, 0, 1, 1}, Layout{0, 0, 1}, Layout{0, 1, 1, 1, 0}, Layout{0, 1, 2},
+                  Layout{0, 0, 0, 1, 1, 2}, Layout{0, 1, 0, 1}})) {
+      CAPTURE(algorithm);
+      CAPTURE(text(layout));
+      run_ranks(
+          backend(), layout,
+          [](Rank& rank) {
+            for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{5},
+                                              std::uint64_t{3000}, 200'003 / fewer}) {
+              check_all_reduce(rank, count);
+              const auto ranks = static_cast<std::size_t>(rank.size());
+              check_blocks(rank, std::vector<std::uint64_t>(ranks, count));
+              std::vector<std::uint64_t> counts(ranks, count);
+              counts[0] = count / 3;
+              counts[ranks - 1] = 0;
+              check_blocks(rank, counts);
+            }
+          },
+          {.tuning = forced(algorithm)});
+    }
+  }
+}
+
+TEST_CASE("doubling and halving are correct with any number of hosts") {
+  for (const auto* algorithm : {"doubling", "halving"}) {
+    for (const Layout& layout :
+         some_of({Layout{0, 1}, Layout{0, 0, 1, 1}, Layout{0, 1, 2}, Layout{2, 0, 0, 1, 3, 3, 4},
+                  Layout{0, 1, 2, 3, 4, 5}, Layout{0, 1, 0, 1, 2},
+                  Layout{0, 0, 0, 1, 1, 2, 2, 3, 3}})) {
+      CAPTURE(algorithm);
+      CAPTURE(text(layout));
+      run_ranks(backend(), layout,
+                [](Rank& rank) {
+                  for (const std::uint64_t count :
+                       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{5}, std::uint64_t{17},
+                        std::uint64_t{3000}, 100'003 / fewer})
+                    check_all_reduce(rank, count);
+                  std::int32_t mine = 6 * rank.size() * (rank.rank() + 1), all = 0;
+                  auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_I32, &mine, &all, 1);
+                  o.op = ATOLL_AVG;
+                  CHECK(rank.submit(o).status == ATOLL_OK);
+                  CHECK(all == 3 * rank.size() * (rank.size() + 1));
+                },
+                {.tuning = forced("all_reduce", algorithm)});
+    }
+  }
+}
+
+TEST_CASE("every algorithm of all_reduce supports every dtype and op") {
+  for (const auto* algorithm : {"flat", "ring", "doubling", "halving", "two_level"}) {
+    for (const Layout& layout : some_of({Layout{0, 0, 1, 1}, Layout{0, 1, 1, 2, 2, 2}})) {
+      CAPTURE(algorithm);
+      CAPTURE(text(layout));
+      run_ranks(backend(), layout,
+                [](Rank& rank) {
+                  for (const auto dtype : {ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64, ATOLL_I32,
+                                           ATOLL_I64, ATOLL_U8}) {
+                    for (const auto op : {ATOLL_SUM, ATOLL_AVG, ATOLL_MIN, ATOLL_MAX})
+                      check_op(rank, dtype, op, 1031);
+                  }
+                },
+                {.tuning = forced("all_reduce", algorithm)});
+    }
+  }
+}
+
+// All algorithms sum in the same tree if the number of hosts is a power of two, and if every host
+// has the same power of two of consecutive ranks.
+TEST_CASE("algorithms that sum in the same order give the same bits") {
+  for (const Layout& layout : some_of({Layout{0, 1}, Layout{0, 0, 1, 1}, Layout{0, 1, 2, 3},
+                                       Layout{0, 0, 1, 1, 2, 2, 3, 3}})) {
+    CAPTURE(text(layout));
+    const auto flat = noisy_sums(layout, {.tuning = forced("all_reduce", "flat")});
+    for (const auto* algorithm : {"two_level", "doubling", "halving"}) {
+      CAPTURE(algorithm);
+      CHECK(noisy_sums(layout, {.tuning = forced("all_reduce", algorithm)}) == flat);
+      CHECK(noisy_sums(layout, {.tuning = forced("all_reduce", algorithm), .deterministic = 1}) ==
+            flat);
+    }
+  }
+}
+
+TEST_CASE("deterministic sums have the bits of flat on any placement") {
+  for (const Layout& layout :
+       some_of({Layout{0, 1, 2}, Layout{0, 1, 2, 3, 4}, Layout{0, 1, 0, 1, 2}})) {
+    CAPTURE(text(layout));
+    const auto flat = noisy_sums(layout, {.tuning = forced("all_reduce", "flat")});
+    for (const auto* algorithm : {"ring", "two_level", "doubling", "halving"}) {
+      CAPTURE(algorithm);
+      CHECK(noisy_sums(layout, {.tuning = forced("all_reduce", algorithm), .deterministic = 1}) ==
+            flat);
+    }
+  }
+}
+
+// Tests sizes below and above the thresholds of the built-in rules, on 4 hosts with one rank each
+// and with two ranks each.
+TEST_CASE("the algorithms that the backend chooses by size are correct") {
+  for (const Layout& layout :
+       some_of({Layout{0, 1, 2, 3}, Layout{0, 0, 1, 1, 2, 2, 3, 3}, Layout{0, 1}})) {
+    CAPTURE(text(layout));
+    run_ranks(backend(), layout, [](Rank& rank) {
+      const auto ranks = static_cast<std::uint64_t>(rank.size());
+      for (const std::uint64_t kib : {4, 16, 48, 96, 600, 1500, 3000}) {
+        if (kib > 600 && fewer > 1) continue;
+        const std::uint64_t count = kib * 1024 / sizeof(float);
+        check_all_reduce(rank, count);
+        check_blocks(rank, std::vector<std::uint64_t>(ranks, count / ranks));
+      }
+      for (const auto dtype : {ATOLL_BF16, ATOLL_F32, ATOLL_I32})
+        check_op(rank, dtype, ATOLL_SUM, 300'000);
+    });
+    const auto flat =
+        noisy_sums(layout, {.tuning = forced("all_reduce", "flat"), .deterministic = 1});
+    CHECK(noisy_sums(layout, {.deterministic = 1}) == flat);
+  }
+}
+
+TEST_CASE("all_reduce with many pieces in flight is correct") {
+  run_ranks(backend(), {0, 0, 1, 1}, [](Rank& rank) { check_all_reduce(rank, 6'000'001 / fewer); },
+            {.tuning = forced("two_level")});
+}
+
+TEST_CASE("unknown and unsupported algorithms are refused") {
+  for (const auto* tuning : {"all_reduce 0 tree\n", "barrier 0 two_level\n", "all_reduce x flat\n",
+                             "all_gather 0 halving\n", "broadcast 0 ring\n", "reduce 0 doubling\n",
+                             "nothing 0 flat\n", "all_reduce\n"}) {
+    CAPTURE(tuning);
+    FakeCore core;
+    const Group group({0}, 0, {.tuning = tuning});
+    atoll_comm* comm = nullptr;
+    CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_INVALID_ARGUMENT);
+    CHECK(std::string(backend().last_error(nullptr)).find("two_level") != std::string::npos);
+  }
+}

@@ -1,0 +1,217 @@
+// Tests the host backend with several rails per rank: the connections, the order of bytes, and the
+// error for a rail that cannot be reached. Loopback addresses stand for rails.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "unit/plugin/host.hpp"
+
+using namespace plugin_ranks;
+
+namespace {
+
+std::string address_text(const sockaddr_in& address) {
+  std::array<char, INET_ADDRSTRLEN> result{};
+  ::inet_ntop(AF_INET, &address.sin_addr, result.data(), result.size());
+  return result.data();
+}
+
+// Counts the IPv4 connections of this process by local and remote address.
+using Connections = std::map<std::pair<std::string, std::string>, int>;
+
+Connections connections() {
+  Connections result;
+  DIR* folder = ::opendir("/proc/self/fd");
+  while (const dirent* entry = ::readdir(folder)) {
+    const int fd = std::atoi(entry->d_name);
+    sockaddr_in own{};
+    sockaddr_in other{};
+    socklen_t own_size = sizeof(own);
+    socklen_t other_size = sizeof(other);
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+        own.sin_family == AF_INET &&
+        ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0) {
+      ++result[{address_text(own), address_text(other)}];
+    }
+  }
+  ::closedir(folder);
+  return result;
+}
+
+// Returns connections() once `wanted` ends of connections are left. A call, with which a rank asks
+// another to connect, may be open for a moment longer.
+Connections settled(int wanted) {
+  for (int i = 0; i < 500; ++i) {
+    int ends = 0;
+    for (const auto& [addresses, count] : connections()) ends += count;
+    if (ends == wanted) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return connections();
+}
+
+// Returns options in which rank `r` has the addresses 127.0.R.1, 127.0.R.2, ... with R = r + 1.
+GroupOptions with_rails(const std::vector<int>& counts) {
+  GroupOptions options;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    std::string& list = options.rails.emplace_back();
+    for (int rail = 1; rail <= counts[r]; ++rail) {
+      list += (list.empty() ? "127.0." : " 127.0.") + std::to_string(r + 1) + "." +
+              std::to_string(rail);
+    }
+  }
+  return options;
+}
+
+void gather_and_reduce(Rank& rank, std::uint64_t count) {
+  const auto n = static_cast<std::size_t>(rank.size());
+  const Bytes mine = input(ATOLL_I32, rank.rank(), count);
+  Bytes all(mine.size() * n);
+  auto gather =
+      rank.submit(rank.operation(ATOLL_ALL_GATHER, ATOLL_I32, mine.data(), all.data(), count));
+  CHECK_MESSAGE(gather.status == ATOLL_OK, gather.text);
+  Bytes expected;
+  for (int r = 0; r < rank.size(); ++r) {
+    const Bytes part = input(ATOLL_I32, r, count);
+    expected.insert(expected.end(), part.begin(), part.end());
+  }
+  CHECK(all == expected);
+
+  Bytes sum(mine.size());
+  const auto reduce =
+      rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_I32, mine.data(), sum.data(), count));
+  CHECK_MESSAGE(reduce.status == ATOLL_OK, reduce.text);
+  const auto* parts = reinterpret_cast<const std::int32_t*>(all.data());
+  const auto* sums = reinterpret_cast<const std::int32_t*>(sum.data());
+  std::uint64_t wrong = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::int32_t should = 0;
+    for (std::size_t r = 0; r < n; ++r) should += parts[r * count + i];
+    wrong += sums[i] == should ? 0 : 1;
+  }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a pair of ranks connects over every rail that both have, from its own address there") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 1}, with_rails({2, 3}));
+  connect_ranks(ranks);
+  // Hosts with one rank have two connections per rail. Both ends of each connection are in this
+  // process, so each is counted twice.
+  const Connections expected = {{{"127.0.1.1", "127.0.2.1"}, 2},
+                                {{"127.0.2.1", "127.0.1.1"}, 2},
+                                {{"127.0.1.2", "127.0.2.2"}, 2},
+                                {{"127.0.2.2", "127.0.1.2"}, 2}};
+  CHECK(settled(2 * 4) == expected);
+}
+
+TEST_CASE("hosts of two ranks have one connection per pair and rail") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 0, 1, 1}, with_rails({2, 2, 2, 2}));
+  connect_ranks(ranks);
+  Connections expected;
+  for (const int low : {1, 2}) {
+    for (const int high : {3, 4}) {
+      for (const int rail : {1, 2}) {
+        const auto address = [&](int rank) {
+          return "127.0." + std::to_string(rank) + "." + std::to_string(rail);
+        };
+        expected[{address(low), address(high)}] = 1;
+        expected[{address(high), address(low)}] = 1;
+      }
+    }
+  }
+  CHECK(settled(2 * 4 * 2) == expected);
+}
+
+TEST_CASE("the tuning file sets the number of connections between two ranks on each rail") {
+  auto options = with_rails({2, 2, 2, 2});
+  options.tuning = "all_reduce 0 two_level\nconnections 3\n";
+  {
+    FakeCore core;
+    auto ranks = open_ranks(backend(), core, {0, 0, 1, 1}, options);
+    connect_ranks(ranks);
+    int all = 0;
+    for (const auto& [ends, count] : settled(2 * 4 * 2 * 3)) {
+      CHECK(count == 3);
+      all += count;
+    }
+    // 2 ends x 4 pairs of ranks x 2 rails x 3 connections per rail and pair.
+    CHECK(all == 2 * 4 * 2 * 3);
+  }
+  run_ranks(
+      backend(), {0, 0, 1, 1}, [](Rank& rank) { gather_and_reduce(rank, 300'007); }, options);
+}
+
+TEST_CASE("if either rank has only one rail, the kernel chooses the source address") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 1}, with_rails({1, 3}));
+  connect_ranks(ranks);
+  int to_listener = 0;
+  for (const auto& [ends, count] : settled(2 * 2)) {
+    if (ends.second == "127.0.1.1") to_listener += count;
+  }
+  CHECK(to_listener == 2);
+}
+
+TEST_CASE("bytes stay in order over several rails") {
+  const std::vector<std::pair<Layout, std::vector<int>>> cases = {{{0, 1}, {2, 2}},
+                                                                  {{0, 0, 1, 1}, {2, 2, 2, 2}},
+                                                                  {{0, 1, 2}, {3, 1, 2}},
+                                                                  {{0, 0, 1}, {4, 4, 4}}};
+  for (const auto& [layout, rails] : cases) {
+    run_ranks(
+        backend(), layout,
+        [](Rank& rank) {
+          // Message sizes slightly below and above the stripe size. Signatures travel in the same
+          // byte stream, so they shift the positions at which stripes end.
+          for (const std::uint64_t count :
+               {1U, 1031U, 16'384U - 20U, 16'384U, 16'384U + 1U, 100'003U, 700'001U}) {
+            gather_and_reduce(rank, count);
+          }
+        },
+        with_rails(rails));
+  }
+}
+
+TEST_CASE("an unreachable rail is an error that names it, even if other rails work") {
+  GroupOptions options = with_rails({2, 2});
+  options.rails[0] = "127.0.1.1 192.0.2.7";  // TEST-NET-1: an address that no host has
+  options.cut_ns = 1'000'000'000;
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 1}, options);
+  const auto results = until_one_fails(ranks, [](Rank& rank) {
+    return rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0));
+  });
+  CHECK(results[1].status == ATOLL_PEER_LOST);
+  for (const char* part :
+       {"rank 0 (world rank 1)", "no connection with 192.0.2.7 port ", " at 127.0.2.2 ("}) {
+    CHECK_MESSAGE(results[1].text.find(part) != std::string::npos, results[1].text);
+  }
+  CHECK_MESSAGE(results[0].text.find("that rank did not connect to 127.0.1.1") != std::string::npos,
+                results[0].text);
+}
+
+TEST_CASE("a rank with too many rails is refused") {
+  GroupOptions options = with_rails({65, 1});
+  FakeCore core;
+  const Group group({0, 1}, 0, options);
+  atoll_comm* comm = nullptr;
+  CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_INVALID_ARGUMENT);
+  const std::string text = backend().last_error(nullptr);
+  CHECK_MESSAGE(text.find("world rank 1 has 65 rails; the host backend supports at most 64") !=
+                    std::string::npos,
+                text);
+}

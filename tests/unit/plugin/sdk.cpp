@@ -1,0 +1,229 @@
+// Tests parts of plugins/sdk and plugins/collectives that do not need a backend.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "collectives/auth.hpp"
+#include "collectives/communicator/processors.hpp"
+#include "collectives/shared_memory/memory_file.hpp"
+#include "collectives/signature.hpp"
+#include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
+
+namespace {
+
+std::string hex(const atoll_collectives::Digest& digest) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned octet : digest) {
+    text += digits[octet >> 4U];
+    text += digits[octet & 15U];
+  }
+  return text;
+}
+
+std::vector<std::uint8_t> octets(const std::string& text) { return {text.begin(), text.end()}; }
+
+}  // namespace
+
+// The expected digests are test vectors of FIPS 180-4 and RFC 4231.
+TEST_CASE("SHA-256 and HMAC give the published results") {
+  CHECK(hex(atoll_collectives::sha256("abc")) ==
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(hex(atoll_collectives::sha256("")) ==
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(
+      hex(atoll_collectives::sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
+      "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK(hex(atoll_collectives::hmac("Jefe", octets("what do ya want for nothing?"))) ==
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  CHECK(hex(atoll_collectives::hmac(
+            std::string(131, '\xaa'),
+            octets("Test Using Larger Than Block-Size Key - Hash Key First"))) ==
+        "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST_CASE("random digests differ") {
+  const auto a = atoll_collectives::random_digest();
+  CHECK(atoll_collectives::equal(a, a));
+  CHECK_FALSE(atoll_collectives::equal(a, atoll_collectives::random_digest()));
+}
+
+TEST_CASE("guard turns whatever is thrown into a status and a text") {
+  using atoll_sdk::guard;
+  CHECK(guard([] {}) == ATOLL_OK);
+  CHECK(guard([] { throw atoll_sdk::Error(ATOLL_PEER_LOST, "rank 3"); }) == ATOLL_PEER_LOST);
+  CHECK(std::string(atoll_sdk::last_error()) == "rank 3");
+  CHECK(guard([] { throw std::bad_alloc(); }) == ATOLL_OUT_OF_MEMORY);
+  CHECK(guard([] { throw std::runtime_error("odd"); }) == ATOLL_INTERNAL);
+  CHECK(std::string(atoll_sdk::last_error()) == "odd");
+  CHECK(guard([] { throw 7; }) == ATOLL_INTERNAL);
+  CHECK(guard([] { throw std::runtime_error(std::string(10'000, 'x')); }) == ATOLL_INTERNAL);
+  CHECK(std::string(atoll_sdk::last_error()).size() == 2047);
+}
+
+TEST_CASE("operations are checked before they start") {
+  float data[4] = {};
+  atoll_operation o{};
+  o.factor = 1.0;
+  o.size = sizeof(o);
+  o.kind = ATOLL_ALL_REDUCE;
+  o.src = o.dst = data;
+  o.count = 4;
+  const auto status = [&] {
+    return atoll_sdk::guard([&] { atoll_sdk::check_operation(o, 0, 3); });
+  };
+  CHECK(status() == ATOLL_OK);
+  o.count = UINT64_MAX / 4;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.count = 4;
+  o.op = 9;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.op = ATOLL_SUM;
+  o.dtype = 19;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.dtype = ATOLL_F32;
+  o.memory = ATOLL_MEMORY_CUDA;
+  CHECK(status() == ATOLL_UNSUPPORTED);
+  o.memory = ATOLL_MEMORY_CPU;
+  o.dst = nullptr;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.count = 0;
+  CHECK(status() == ATOLL_OK);
+  o.kind = ATOLL_SEND;
+  o.peer = 3;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+}
+
+TEST_CASE("the counts of all_to_all_v are checked, and the types of reductions") {
+  float data[4] = {};
+  const std::array<std::uint64_t, 3> sent{1, 2, 1}, received{0, 2, 5}, different{0, 3, 1};
+  atoll_operation o{};
+  o.factor = 1.0;
+  o.size = sizeof(o);
+  o.kind = ATOLL_ALL_TO_ALL_V;
+  o.src = o.dst = data;
+  o.count = 4;
+  o.counts = sent.data();
+  const auto status = [&] {
+    return atoll_sdk::guard([&] { atoll_sdk::check_operation(o, 1, 3); });
+  };
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  CHECK(std::string(atoll_sdk::last_error()) == "all_to_all_v 0: the recv_counts are NULL");
+  o.recv_counts = received.data();
+  CHECK(status() == ATOLL_OK);
+  o.recv_counts = different.data();
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  CHECK(std::string(atoll_sdk::last_error()) ==
+        "all_to_all_v 0: the rank's count for itself differs between counts and recv_counts");
+  o.recv_counts = received.data();
+  o.dst = nullptr;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.kind = ATOLL_ALL_REDUCE;
+  o.dst = data;
+  o.dtype = ATOLL_F8E5M2;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  CHECK(std::string(atoll_sdk::last_error()) ==
+        "all_reduce 0: 8-bit floating-point elements cannot be reduced: reduce bf16 or f32");
+}
+
+TEST_CASE("signatures that agree have equal digests, and others have different digests") {
+  std::vector<atoll_collectives::Signature> calls;
+  const std::array<std::uint64_t, 3> counts{7, 8, 1UL << 33};
+  for (std::int32_t kind = ATOLL_BARRIER; kind <= ATOLL_REDUCE_SCATTER_V; ++kind) {
+    for (const std::int32_t dtype : {ATOLL_F32, ATOLL_BF16, ATOLL_U8}) {
+      for (const std::int32_t op : {ATOLL_SUM, ATOLL_MAX}) {
+        for (const std::int32_t root : {0, 1, 5}) {
+          for (const std::uint64_t ordinal : {1U, 2U}) {
+            atoll_operation operation{};
+            operation.kind = kind;
+            operation.dtype = dtype;
+            operation.op = op;
+            operation.peer = root;
+            operation.counts = counts.data();
+            operation.count = counts[ordinal];
+            operation.size = sizeof operation;
+            for (const char* const label : {"", "bias", "scale"}) {
+              operation.label = label;
+              calls.push_back(atoll_collectives::make_signature(operation, 3, ordinal));
+            }
+          }
+        }
+      }
+    }
+  }
+  int wrong = 0;
+  for (const auto& a : calls) {
+    for (const auto& b : calls) wrong += agree(a, b) != (digest(a) == digest(b)) ? 1 : 0;
+  }
+  CHECK(calls.size() == 1404);
+  CHECK(wrong == 0);
+  auto longer = calls.front();
+  // The factor is not part of the digest, because ranks may use different factors.
+  longer.factor = 0.5;
+  CHECK(digest(longer) == digest(calls.front()));
+  atoll_operation labelled{};
+  labelled.size = sizeof labelled;
+  labelled.kind = ATOLL_ALL_REDUCE;
+  labelled.op = ATOLL_SUM;
+  labelled.label = "0123456789012345678901234567890\xc3\xa4";  // 31 letters and "ä"
+  const auto shown = [&] { return describe(atoll_collectives::make_signature(labelled, 3, 1)); };
+  CHECK(shown().ends_with(", \"0123456789012345678901234567890\")"));
+  labelled.label = "012345678901234567890123456789\xc3\xa4";  // a character is not cut in two
+  CHECK(shown().ends_with(", \"012345678901234567890123456789\")"));
+  labelled.label = nullptr;
+  CHECK(shown().find('"') == std::string::npos);
+}
+
+TEST_CASE("ranks spin only if each has a processor of those on which they may run") {
+  using atoll_collectives::Waiting;
+  const auto spin = [](const std::vector<std::string>& masks, int host_ranks, int online) {
+    return atoll_collectives::waiting_of(masks, host_ranks, online) == Waiting::spin_then_sleep;
+  };
+  // Digits are groups of four processors, the lowest first.
+  CHECK(spin({"f", "f", "f", "f"}, 4, 4));
+  CHECK_FALSE(spin({"3", "3", "3", "3"}, 4, 64));  // a container with 2 processors of 64
+  CHECK(spin({"3", "c", "03", "0c"}, 4, 8));       // bound by pairs
+  CHECK_FALSE(spin({"1", "1"}, 2, 8));             // bound to one processor
+  // Two of four ranks: the others have processors of their own, or the same.
+  CHECK(spin({"1", "2"}, 4, 4));
+  CHECK_FALSE(spin({"3", "3"}, 4, 64));
+  CHECK(spin({"000000000000000f"}, 2, 64));
+  CHECK_FALSE(spin({"3"}, 4, 4));
+  CHECK(spin({"3"}, 4, 8));
+  CHECK(spin({"3"}, 0, 2));
+  CHECK_FALSE(spin({"", ""}, 2, 1));  // unknown masks: all processors of the host
+  CHECK(spin({"", ""}, 2, 2));
+  const std::vector<std::string> overlapping{"3", "6", "03"};
+  CHECK(atoll_collectives::count_processors(overlapping) == 5);
+  const std::string own = atoll_collectives::own_processors();
+  CHECK(!own.empty());
+  CHECK(own.find_first_not_of("0123456789abcdef") == own.npos);
+  CHECK(own.back() != '0');
+}
+
+// Large allocations must differ in the low bits of their page numbers. Otherwise kernels that read
+// several mappings in lockstep miss in caches that are indexed by few address bits.
+TEST_CASE("large allocations begin at different low bits of their page numbers") {
+  for (const std::size_t mib : {2, 6, 8, 22}) {
+    CAPTURE(mib);
+    std::array<void*, 16> memory{};
+    std::set<std::uintptr_t> colours;
+    for (void*& at : memory) {
+      at = atoll_collectives::shared_memory::allocate(mib << 20);
+      const auto number = reinterpret_cast<std::uintptr_t>(at);
+      CHECK(number % (1 << 21) == 0);
+      colours.insert(number >> 21 & 15U);
+    }
+    CHECK(colours.size() == memory.size());
+    for (void* at : memory) atoll_collectives::shared_memory::free(at);
+  }
+}

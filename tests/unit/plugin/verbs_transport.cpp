@@ -1,0 +1,296 @@
+// Tests the verbs backend between ranks on adapters that exist only in this process.
+#include <bit>
+
+#include "unit/plugin/verbs_ranks.hpp"
+
+using namespace verbs_test;
+
+TEST_CASE("messages of all sizes move between two adapters") {
+  Adapters adapters;
+  TwoRanks ranks;
+  Bytes source(5'000'000), target(source.size());
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 31 >> 3);
+  for (const bool is_registered : {false, true}) {
+    if (is_registered) {
+      ranks.at(0).add_memory(source);
+      ranks.at(1).add_memory(target);
+    }
+    for (const std::size_t bytes : {1UL, 100UL, 16'384UL, 16'385UL, 300'000UL, source.size()}) {
+      CAPTURE(bytes);
+      std::ranges::fill(target, std::byte{});
+      ranks.move(0, 1, std::span(source).first(bytes), std::span(target).first(bytes));
+      CHECK(std::equal(target.begin(), target.begin() + static_cast<std::ptrdiff_t>(bytes),
+                       source.begin()));
+    }
+  }
+}
+
+TEST_CASE("a message is spread over the rails and queue pairs of two ranks") {
+  fake_verbs::Fabric fabric;
+  for (const char* name : {"left0", "left1", "right0", "right1"}) fabric.add(name);
+  Ranks ranks(2);
+  ranks.open(0, parse_settings("devices=left0,left1 queue_pairs=2"));
+  ranks.open(1, parse_settings("devices=right0,right1 queue_pairs=2"));
+  Bytes source(20'000'000), target(source.size());
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 31 >> 3);
+  ranks.at(0).add_memory(source);
+  ranks.at(1).add_memory(target);
+  ranks.move(0, 1, source, target);
+  CHECK(source == target);
+  for (const std::size_t i : {0UL, 1UL}) {
+    CAPTURE(i);
+    CHECK(fabric.devices()[i]->bytes > source.size() / 3);
+    CHECK(fabric.devices()[i + 2]->bytes < source.size() / 100);  // grants and counters
+  }
+}
+
+TEST_CASE("ranks that name their ports in another order use the keys of the right port") {
+  fake_verbs::Fabric fabric;
+  fabric.add("one");
+  fabric.add("two");
+  Ranks ranks(2);
+  ranks.open(0, parse_settings("devices=one,two"));
+  ranks.open(1, parse_settings("devices=two,one"));
+  Bytes source(2'000'000, std::byte{5}), target(source.size());
+  ranks.at(0).add_memory(source);
+  ranks.at(1).add_memory(target);
+  ranks.move(0, 1, source, target);
+  CHECK(source == target);
+  std::ranges::fill(source, std::byte{});
+  ranks.move(1, 0, target, source);
+  CHECK(source == target);
+}
+
+TEST_CASE("ports without a partner are not used, wherever they stand") {
+  constexpr unsigned most = 4;
+  const auto names = [](unsigned ports) {
+    std::string list;
+    for (unsigned port = 0; port < most; ++port) {
+      if ((ports >> port & 1) != 0) list += (list.empty() ? "p" : ",p") + std::to_string(port);
+    }
+    return "devices=" + list;
+  };
+  // One rank has all ports, the other only some of them.
+  const auto check = [&](unsigned all, unsigned paired, std::size_t side, int queue_pairs) {
+    CAPTURE(all);
+    CAPTURE(paired);
+    CAPTURE(side);
+    CAPTURE(queue_pairs);
+    fake_verbs::Fabric fabric;
+    for (unsigned port = 0; port < most; ++port) fabric.add("p" + std::to_string(port));
+    const auto words = " queue_pairs=" + std::to_string(queue_pairs);
+    Ranks ranks(2);
+    ranks.open(side, parse_settings(names(all) + words));
+    ranks.open(1 - side, parse_settings(names(paired) + words));
+    Bytes source(2'000'000), target(source.size());
+    for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 31 >> 3);
+    ranks.at(0).add_memory(source);
+    ranks.at(1).add_memory(target);
+    ranks.connect(0, 1);
+    // While the last port holds its writes back, send() must not give their memory back.
+    auto& last = *fabric.devices()[static_cast<std::size_t>(std::bit_width(paired)) - 1];
+    ranks.at(1).expect(0, target);
+    last.is_busy = !std::has_single_bit(paired);
+    std::size_t sent = 0, received = 0;
+    for (int turn = 0; turn < 100'000 && (sent < source.size() || received < target.size());
+         ++turn) {
+      if (turn == 50) last.is_busy = false;
+      if (sent < source.size()) sent += ranks.at(0).send(1, std::span(source).subspan(sent));
+      if (sent > fabric.landed[{target.data(), target.size()}]) FAIL("an adapter still reads");
+      if (received < target.size()) {
+        received += ranks.at(1).recv(0, std::span(target).subspan(received));
+      }
+    }
+    CHECK(sent == source.size());
+    CHECK(source == target);
+    std::ranges::fill(source, std::byte{});
+    ranks.move(1, 0, target, source);
+    CHECK(source == target);
+    for (unsigned port = 0; port < most; ++port) {
+      CHECK((fabric.devices()[port]->writes > 0) == ((paired >> port & 1) != 0));
+    }
+    for (const std::size_t rank : {0UL, 1UL}) ranks.at(rank).finish();
+    CHECK(ranks.warnings.empty());
+  };
+  for (unsigned count = 2; count <= most; ++count) {
+    const unsigned all = (1U << count) - 1;
+    for (unsigned paired = 1; paired < all; ++paired) {
+      for (const std::size_t side : {0UL, 1UL}) {
+        for (const int queue_pairs : {1, 2}) check(all, paired, side, queue_pairs);
+      }
+    }
+  }
+}
+
+TEST_CASE("a port without a partner may go down, and one with a partner is named") {
+  fake_verbs::Fabric fabric;
+  auto& alone = fabric.add("alone");
+  auto& both = fabric.add("both");
+  Ranks ranks(2);
+  ranks.open(0, "alone,both");
+  ranks.open(1, "both");
+  alone.port.state = IBV_PORT_DOWN;
+  CHECK(ranks.error_of(0, 1) == "");  // waits for the connection
+  ranks.connect(0, 1);
+  alone.poll_result = -5;
+  CHECK(ranks.error_of(0, 1) == "");
+  both.port.state = IBV_PORT_DOWN;
+  CHECK(ranks.error_of(1, 0) == "both port 1 is down (PORT_DOWN)");
+}
+
+TEST_CASE("libibverbs learns that the process may fork before a device is opened") {
+  Adapters adapters;
+  CHECK(active_ports().size() == 2);
+  const TwoRanks ranks;
+  CHECK(adapters.fabric.fork_inits > 0);
+  CHECK(adapters.fabric.is_fork_init_first);
+}
+
+TEST_CASE("a flushed request without another error is a failure") {
+  Adapters adapters;
+  TwoRanks ranks;
+  ranks.connect(0, 1);
+  adapters.left.status = IBV_WC_WR_FLUSH_ERR;
+  const Bytes data(100);
+  ranks.at(0).send(1, data);
+  CHECK(ranks.error_of(0, 1) ==
+        "left port 1: Work Request Flushed Error (vendor code 0x77): the adapter has stopped this "
+        "connection without another error");
+}
+
+TEST_CASE("flushed requests after an error do not hide the error") {
+  Adapters adapters;
+  TwoRanks ranks;
+  ranks.connect(0, 1);
+  adapters.left.status = IBV_WC_RETRY_EXC_ERR;
+  const Bytes data(100);
+  ranks.at(0).send(1, data);
+  CHECK(ranks.error_of(0, 1).starts_with("left port 1: transport retry counter exceeded"));
+  CHECK(error_text([&] {
+          while (true) ranks.at(0).send(1, Bytes(20'000));
+        }).starts_with("left port 1: transport retry counter exceeded"));
+}
+
+TEST_CASE("a completion queue that cannot be read is an error for all peers") {
+  Adapters adapters;
+  TwoRanks ranks;
+  ranks.connect(0, 1);
+  const auto ticket = ranks.at(0).ticket();
+  adapters.left.poll_result = -5;
+  CHECK(ranks.at(0).changed(ticket));  // a rank that waits wakes up
+  const std::string text = "left port 1: the completion queue cannot be read (ibv_poll_cq: -5)";
+  CHECK(ranks.error_of(0, 1) == text);
+  adapters.left.poll_result = 0;
+  CHECK(ranks.error_of(0, 1) == text);
+}
+
+TEST_CASE("after a fatal event every use of the port names it") {
+  const std::pair<ibv_event_type, const char*> events[] = {
+      {IBV_EVENT_CQ_ERR, "left port 1: a completion queue has failed (IBV_EVENT_CQ_ERR)"},
+      {IBV_EVENT_QP_FATAL, "left port 1: a queue pair has failed (IBV_EVENT_QP_FATAL)"},
+      {IBV_EVENT_SRQ_ERR, "left port 1: a receive queue has failed (IBV_EVENT_SRQ_ERR)"},
+      {IBV_EVENT_DEVICE_FATAL, "left port 1: the device has failed (IBV_EVENT_DEVICE_FATAL)"}};
+  for (const auto& [event, text] : events) {
+    CAPTURE(text);
+    Adapters adapters;
+    TwoRanks ranks;
+    ranks.connect(0, 1);
+    adapters.left.events = {IBV_EVENT_LID_CHANGE, event, IBV_EVENT_COMM_EST};
+    CHECK(ranks.error_of(0, 1) == text);
+    CHECK(ranks.error_of(0, 1) == text);
+    // Another communicator of the process finds the port as it is.
+    Ranks others(2);
+    CHECK(error_text([&] { others.open(0, "left"); }) == text);
+    CHECK(error_text([&] { others.open(1, "right"); }) == "no error");
+  }
+}
+
+TEST_CASE("the shared receive queue follows the number of remote ranks and the device") {
+  struct {
+    std::size_t ranks;
+    int offered;
+    std::size_t receives;
+  } const cases[] = {{2, 100'000, 4096},     {256, 100'000, 4096}, {258, 100'000, 257 * 16},
+                     {5000, 100'000, 65536}, {5000, 32767, 32767}, {2, 512, 512}};
+  for (const auto& [count, offered, receives] : cases) {
+    CAPTURE(count);
+    CAPTURE(offered);
+    Adapters adapters;
+    adapters.left.limits.max_srq_wr = offered;
+    Ranks ranks(count);
+    ranks.open(0, "left");
+    CHECK(adapters.left.receives == receives);
+    CHECK(static_cast<std::size_t>(adapters.left.largest_queue) >= 2 * receives);
+  }
+}
+
+TEST_CASE("the receive queue never runs empty, even if a rank does not poll") {
+  constexpr std::size_t count = 9;
+  Adapters adapters;
+  Ranks ranks(count);
+  ranks.open(0, "left");
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.open(peer, "right");
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.connect(0, peer);
+  const Bytes data(10);
+  std::vector<std::size_t> sent(count);
+  for (std::size_t peer = 1; peer < count; ++peer) {
+    for (std::size_t n = 1; n > 0 && sent[peer] < 100'000; sent[peer] += n) {
+      n = ranks.at(peer).send(0, data);
+    }
+  }
+  for (std::size_t peer = 1; peer < count; ++peer) {
+    CAPTURE(peer);
+    CHECK(sent[peer] >= 10 * 4096 / count / 2);
+    Bytes memory(sent[peer]);
+    CHECK(error_text([&] {
+            ranks.at(peer).recv(0, memory);  // throws if a receive was missing
+          }) == "no error");
+    std::size_t received = 0;
+    for (int turn = 0; turn < 10'000 && received < memory.size(); ++turn) {
+      received += ranks.at(0).recv(static_cast<int>(peer), std::span(memory).subspan(received));
+    }
+    CHECK(received == memory.size());
+    CHECK(ranks.at(peer).send(0, data) == data.size());  // the rank has confirmed
+  }
+}
+
+TEST_CASE("a device without shared receive queues is refused") {
+  Adapters adapters;
+  adapters.left.limits.max_srq = adapters.left.limits.max_srq_wr = 0;
+  Ranks ranks(2);
+  CHECK(error_text([&] { ranks.open(0, "left"); }) ==
+        "left port 1: the device has no shared receive queues (max_srq 0, max_srq_wr 0): choose "
+        "other ports with devices= in ATOLL_RDMA");
+}
+
+TEST_CASE("the completion queue has room for all writes of all connections") {
+  constexpr std::size_t count = 301;
+  Adapters adapters;
+  Ranks ranks(count);
+  auto settings = parse_settings("devices=left queue_pairs=2");
+  ranks.open(0, settings);
+  settings = parse_settings("devices=right queue_pairs=2");
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.open(peer, settings);
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.connect(0, peer);
+  CHECK(adapters.left.resizes > 0);
+  CHECK(adapters.left.largest_queue >= 4800 + 64 * 2 * 300);
+  CHECK(adapters.left.events.empty());
+}
+
+TEST_CASE("a device that cannot enlarge the completion queue is named with its limits") {
+  for (const bool is_limited : {false, true}) {
+    CAPTURE(is_limited);
+    Adapters adapters;
+    adapters.left.can_resize = false;
+    if (is_limited) adapters.left.limits.max_cqe = 16384;
+    Ranks ranks(301);
+    ranks.open(0, "left");
+    Bytes memory(1);
+    const auto text = error_text([&] {
+      for (int peer = 1; peer <= 300; ++peer) ranks.at(0).recv(peer, memory);
+    });
+    CHECK(text.find(is_limited ? "left port 1: the device cannot serve " : "left port 1: ") == 0);
+    CHECK(text.find(is_limited ? "and 16384 completions (max_cqe)" : "cannot grow from") !=
+          std::string::npos);
+  }
+}

@@ -1,0 +1,353 @@
+// Simulated devices: the clock of streams, shared resources, collectives, and simulated Worlds.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/fabric_model.hpp"
+#include "atoll/mesh.hpp"
+#include "atoll/simulated.hpp"
+#include "device/ops.hpp"
+
+namespace {
+
+using namespace atoll;
+using simulated::TimedWork;
+
+Device device_with(double launch = 0, std::uint64_t memory = 0) {
+  return simulated::make_device(
+      {.name = "test", .memory_bytes = memory, .memory_gbyte_s = 100, .launch_seconds = launch});
+}
+
+TimedWork compute(double seconds) {
+  TimedWork work;
+  work.name = "compute";
+  work.seconds = seconds;
+  work.use.compute = 1;
+  return work;
+}
+
+double seconds(Stamp stamp) { return static_cast<double>(stamp.ns().value()) * 1e-9; }
+
+FabricModel links() {
+  FabricModel model;
+  model.intra_gbyte_s = 100;
+  model.intra_step_s = 1e-6;
+  model.inter_gbyte_s = 50;
+  model.launch_s = 5e-6;
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("work of a stream runs in order, and streams run at the same time") {
+  const Device device = device_with();
+  Stream a = device.stream({.name = "a"}), b = device.stream({.name = "b"});
+  TimedWork slow;
+  slow.seconds = 3;
+  simulated::run(a, compute(1));
+  simulated::run(a, compute(2));
+  simulated::run(b, slow);  // uses nothing that `a` uses
+  const Stamp end_a = a.stamp(), end_b = b.stamp();
+  CHECK_FALSE(end_a.ns().has_value());
+  a.synchronize();
+  b.synchronize();
+  CHECK(seconds(end_a) == doctest::Approx(3));
+  CHECK(seconds(end_b) == doctest::Approx(3));
+  CHECK(simulated::host_time(device) == doctest::Approx(3));
+}
+
+TEST_CASE("a stream waits for events of others, and counts exposed communication") {
+  const Device device = device_with();
+  Stream a = device.stream({.name = "a"}), b = device.stream({.name = "b"});
+  TimedWork transfer;
+  transfer.latency = 0.5;
+  transfer.seconds = 2;
+  transfer.use.intra = 1;
+  simulated::run(b, transfer);
+  const Event arrived = b.record();
+  simulated::run(a, compute(1));
+  a.wait(arrived, WaitReason::communication);
+  simulated::run(a, compute(1));
+  const Stamp end = a.stamp();
+  a.synchronize();
+  CHECK(seconds(end) == doctest::Approx(3.5));
+  CHECK(std::chrono::duration<double>(a.exposed_communication()).count() == doctest::Approx(1.5));
+  CHECK(arrived.happened());
+}
+
+TEST_CASE("work that shares a resource slows down in proportion") {
+  const Device device = device_with();
+  Stream a = device.stream({.name = "a"}), b = device.stream({.name = "b"});
+  // Together they use 1.25 of the bandwidth for as long as the transfer runs: 1 s at 4 / 5 of the
+  // speed.
+  TimedWork reading, transfer;
+  reading.seconds = 2;
+  reading.use.memory = 1;
+  transfer.seconds = 0.8;
+  transfer.use.memory = 0.25;
+  simulated::run(a, reading);
+  simulated::run(b, transfer);
+  const Stamp end_a = a.stamp(), end_b = b.stamp();
+  a.synchronize();
+  b.synchronize();
+  CHECK(seconds(end_b) == doctest::Approx(1));
+  CHECK(seconds(end_a) == doctest::Approx(2.2));
+}
+
+TEST_CASE(
+    "work that uses a part of the compute units holds it, and other work computes on the rest") {
+  const Device device = device_with();
+  Stream a = device.stream({.name = "a"}), b = device.stream({.name = "b"}),
+         c = device.stream({.name = "c"});
+  TimedWork transfer;
+  transfer.seconds = 0.8;
+  transfer.use.compute = 0.25;
+  SUBCASE("one") {
+    simulated::run(a, compute(2));
+    simulated::run(b, transfer);
+    const Stamp end_a = a.stamp(), end_b = b.stamp();
+    a.synchronize();
+    CHECK(seconds(end_b) == doctest::Approx(0.8));
+    CHECK(seconds(end_a) == doctest::Approx(2.2));
+  }
+  SUBCASE("a kernel with a block for each unit runs in two rounds meanwhile") {
+    TimedWork kernel = compute(2);
+    kernel.crowded_speed = 0.5;
+    simulated::run(a, kernel);
+    simulated::run(b, transfer);
+    const Stamp end_a = a.stamp(), end_b = b.stamp();
+    a.synchronize();
+    CHECK(seconds(end_b) == doctest::Approx(0.8));
+    CHECK(seconds(end_a) == doctest::Approx(2.4));
+  }
+  SUBCASE("work that holds more than all units shares them, and other work waits") {
+    transfer.use.compute = 0.75;
+    simulated::run(a, compute(2));
+    simulated::run(b, transfer);
+    simulated::run(c, transfer);
+    const Stamp end_a = a.stamp(), end_b = b.stamp(), end_c = c.stamp();
+    a.synchronize();
+    CHECK(seconds(end_b) == doctest::Approx(1.2));
+    CHECK(seconds(end_c) == doctest::Approx(1.2));
+    CHECK(seconds(end_a) == doctest::Approx(3.2));
+  }
+}
+
+TEST_CASE("an update of few blocks holds a unit per block, and slows down compute beside it") {
+  const Device device = simulated::make_device({.memory_gbyte_s = 3000, .units = 100});
+  Stream a = device.stream({.name = "a"}), b = device.stream({.name = "b"});
+  const std::uint64_t count = 1'000'000'000;
+  const Buffer buffer = device.allocate(count * sizeof(float));
+  const View all = buffer.view(DType::f32);
+  // 12 GB by 20 blocks.
+  device.ops().sgd(b, {all, all, {}, 0.1f, 0.0f, nullptr, 20});
+  const double update = 12e9 / (20 * bytes_per_s_of_block);
+  const double alone = update / 2;
+  simulated::run(a, compute(alone));
+  const Stamp end = a.stamp(), updated = b.stamp();
+  a.synchronize();
+  b.synchronize();
+  CHECK(seconds(updated) == doctest::Approx(update));
+  CHECK(seconds(end) == doctest::Approx(alone / 0.8));  // compute has 80 of 100 units
+}
+
+TEST_CASE("the host needs time to launch, and work cannot begin before") {
+  const Device device = device_with(1);
+  Stream a = device.stream({.name = "a"});
+  simulated::run(a, compute(0.1));
+  simulated::run(a, compute(0.1));
+  const Stamp end = a.stamp();
+  CHECK(simulated::host_time(device) == doctest::Approx(2));
+  a.synchronize();
+  CHECK(seconds(end) == doctest::Approx(2.1));
+  simulated::spend(device, 10);
+  CHECK(simulated::host_time(device) == doctest::Approx(12.1));
+}
+
+TEST_CASE("memory is counted, limited and never touched") {
+  const Device device = device_with(0, 1 << 20);
+  {
+    const Buffer buffer = device.allocate(1 << 19);
+    CHECK(device.allocated_bytes() == 1 << 19);
+    CHECK_THROWS_WITH_AS(device.allocate(1 << 20),
+                         "test: cannot allocate 1048576 bytes: 524288 of 1048576 bytes are in use",
+                         Error);
+    Stream stream = device.stream();
+    stream.zero(buffer.data(), buffer.bytes());
+    const Stamp end = stream.stamp();
+    stream.synchronize();
+    CHECK(seconds(end) == doctest::Approx(524288 / 100e9));
+  }
+  CHECK(device.allocated_bytes() == 0);
+  CHECK(device.peak_allocated_bytes() == 1 << 19);
+  const Buffer staging = device.allocate_staging(8);
+  CHECK(*static_cast<double*>(staging.data()) == 0);
+}
+
+TEST_CASE("wrong arguments are refused") {
+  CHECK_THROWS_AS(simulated::make_device({.memory_gbyte_s = 0}), Error);
+  CHECK_THROWS_AS(simulated::make_device({.units = -1}), Error);
+  CHECK_THROWS_AS(simulated::make_device({.launch_seconds = -1}), Error);
+  Stream host = Device::cpu().stream({.name = "real"});
+  CHECK_THROWS_WITH_AS(simulated::run(host, compute(1)),
+                       "simulated::run: the stream real is not of a simulated device", Error);
+  CHECK_THROWS_AS(simulated::host_time(Device::cpu()), Error);
+  Stream stream = device_with().stream();
+  CHECK_THROWS_AS(simulated::run(stream, compute(-1)), Error);
+  CHECK_THROWS_AS(World::simulated({.rank = 2, .hosts = 1, .ranks_per_host = 2}), Error);
+  CHECK_THROWS_AS(World::simulated({.rank = 0, .hosts = 0, .ranks_per_host = 2}), Error);
+}
+
+TEST_CASE("a simulated World has its hosts, and exchanges return this rank's value") {
+  World world = World::simulated({.rank = 5, .hosts = 2, .ranks_per_host = 4});
+  CHECK(world.rank() == 5);
+  CHECK(world.size() == 8);
+  CHECK(world.local_rank() == 1);
+  CHECK(world.local_size() == 4);
+  CHECK(world.hosts().size() == 2);
+  CHECK(world.launcher() == "simulated");
+  CHECK(world.exchange("key", "value") == std::vector<std::string>(8, "value"));
+  world.barrier();
+}
+
+TEST_CASE("collectives take the time of the links") {
+  World world = World::simulated({.rank = 0, .hosts = 1, .ranks_per_host = 4});
+  const Device device = simulated::make_device({.memory_gbyte_s = 100, .links = links().to_text()});
+  const Mesh mesh = Mesh::make(world, {1, 4});
+  auto shard = Communicator::open(mesh.axis("shard"), {.backend = "simulated", .device = device});
+  CHECK(shard.backend() == "simulated");
+  Stream stream = device.stream();
+  const Buffer whole = device.allocate(4 << 20), part = device.allocate(1 << 20);
+  stream.synchronize();
+  const double begin = simulated::host_time(device);
+  shard.all_gather(part.view(DType::f32), whole.view(DType::f32), stream).synchronize();
+  // 3 steps of 1 us after 5 us, and 3 MiB at 100 GB/s.
+  const double expected = 8e-6 + 3.0 * (1 << 20) / 100e9;
+  CHECK(simulated::host_time(device) - begin == doctest::Approx(expected).epsilon(1e-6));
+}
+
+TEST_CASE("a simulated device without a model of links has no collectives") {
+  World world = World::simulated({.rank = 0, .hosts = 1, .ranks_per_host = 2});
+  const Mesh mesh = Mesh::make(world, {1, 2});
+  try {
+    auto shard =
+        Communicator::open(mesh.axis("shard"), {.backend = "simulated", .device = device_with()});
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find("set DeviceOptions::links") != std::string::npos);
+  }
+}
+
+TEST_CASE("the time of a collective: rings, rails, measured times") {
+  FabricModel model = links();
+  // Two hosts of one rank on TCP: half the rate of the NIC, and 10 x the latency.
+  model.fabric = Fabric::tcp;
+  const CollectiveTime tcp = collective_time(
+      model, {.collective = "all_reduce", .bytes = 100'000'000, .ranks = 2, .hosts = 2});
+  CHECK(tcp.transfer_s == doctest::Approx(1e8 / 25e9));
+  CHECK(tcp.inter == doctest::Approx(1));
+  // Four rails of one NIC: each takes four times as long.
+  const CollectiveTime rails = collective_time(
+      model,
+      {.collective = "all_reduce", .bytes = 100'000'000, .ranks = 2, .hosts = 2, .sharing = 4});
+  CHECK(rails.transfer_s == doctest::Approx(4 * tcp.transfer_s));
+  CHECK(rails.inter == doctest::Approx(1));
+  // RDMA between hosts with 8 NICs: the published efficiency at 1 GiB on 2 hosts is 0.92.
+  model = links();
+  model.inter_gbyte_s = 400;
+  model.nics = 8;
+  model.intra_gbyte_s = 1000;
+  const CollectiveTime rdma = collective_time(
+      model, {.collective = "all_gather", .bytes = 1 << 30, .ranks = 16, .hosts = 2});
+  CHECK((1 << 30) * 15.0 / 16 / rdma.transfer_s / 1e9 == doctest::Approx(388 * 0.92).epsilon(0.01));
+  const double rate = (1 << 30) * 15.0 / 16 / rdma.transfer_s / 1e9;
+  model.most_gbyte_s = rate / 2;
+  const CollectiveTime ill = collective_time(
+      model, {.collective = "all_gather", .bytes = 1 << 30, .ranks = 16, .hosts = 2});
+  CHECK(ill.transfer_s == doctest::Approx(2 * rdma.transfer_s));
+  // More bytes never take less time, and more hosts never either; small tensors take no
+  // milliseconds.
+  model.most_gbyte_s = 0;
+  for (const int hosts : {2, 16, 128, 2048}) {
+    double before = 0;
+    for (std::uint64_t bytes = 4; bytes < std::uint64_t{1} << 35; bytes *= 3) {
+      const auto time = collective_time(
+          model, {.collective = "all_gather", .bytes = bytes, .ranks = 8 * hosts, .hosts = hosts});
+      CHECK(time.latency_s + time.transfer_s >= before);
+      before = time.latency_s + time.transfer_s;
+    }
+  }
+  const CollectiveTime tiny =
+      collective_time(model, {.collective = "all_reduce", .bytes = 4, .ranks = 64, .hosts = 64});
+  CHECK(tiny.latency_s + tiny.transfer_s < 1e-3);
+  const auto gather_on = [&](int hosts) {
+    return collective_time(
+        model, {.collective = "all_gather", .bytes = 1 << 29, .ranks = 8 * hosts, .hosts = hosts});
+  };
+  CHECK(gather_on(2048).transfer_s > 4 * gather_on(128).transfer_s);
+  // Measured times are interpolated on a scale of logarithms, and go on at the last rate.
+  model.measured = {{"all_gather", 2, 1, 1000, 1e-3}, {"all_gather", 2, 1, 4000, 2e-3}};
+  const auto at = [&](std::uint64_t bytes) {
+    const auto time =
+        collective_time(model, {.collective = "all_gather", .bytes = bytes, .ranks = 2});
+    return time.latency_s + time.transfer_s;
+  };
+  CHECK(at(10) == doctest::Approx(1e-3));
+  CHECK(at(2000) == doctest::Approx(1e-3 * std::sqrt(2)));
+  CHECK(at(8000) == doctest::Approx(4e-3));
+  CHECK(collective_time(model, {.collective = "all_gather", .bytes = 8, .ranks = 1}).transfer_s ==
+        0);
+}
+
+TEST_CASE("a model of links survives its text, and other texts are refused") {
+  FabricModel model = links();
+  model.fabric = Fabric::tcp;
+  model.measured = {{"all_reduce", 4, 2, 1 << 20, 0.5}};
+  const FabricModel again = FabricModel::from_text(model.to_text());
+  CHECK(again.to_text() == model.to_text());
+  for (const char* text : {"", "{}", "7", "{\"intra_gbyte_s\": \"fast\"}"}) {
+    CHECK_THROWS_AS(FabricModel::from_text(text), Error);
+  }
+}
+
+TEST_CASE("switches that add make a large all_reduce faster, as measured on 8 H200") {
+  FabricModel model = links();
+  model.intra_gbyte_s = 361;
+  const auto seconds = [&](std::uint64_t bytes) {
+    const auto time =
+        collective_time(model, {.collective = "all_reduce", .bytes = bytes, .ranks = 8});
+    return time.latency_s + time.transfer_s;
+  };
+  const std::uint64_t large = std::uint64_t{1} << 33, small = 1 << 10;
+  const double ring = seconds(large), quick = seconds(small);
+  model.nvls_gbyte_s = 270;
+  const double busbw = 2 * 7.0 / 8 * static_cast<double>(large) / seconds(large) / 1e9;
+  CHECK(busbw == doctest::Approx(473).epsilon(0.01));  // NCCL 2.27.7, 8 GiB
+  CHECK(seconds(large) < ring);
+  CHECK(seconds(small) <= quick);
+  const auto gather = [&] {
+    return collective_time(model, {.collective = "all_gather", .bytes = large, .ranks = 8});
+  };
+  const double gathered = gather().transfer_s;
+  model.nvls_gbyte_s = 0;
+  CHECK(gather().transfer_s == gathered);
+}
+
+TEST_CASE("the latency of a gather over one rank of each host grows with the log of the hosts") {
+  FabricModel model = links();
+  model.inter_gbyte_s = 400;
+  model.nics = 8;
+  model.fabric = Fabric::rdma;
+  const auto seconds = [&](int ranks, int hosts) {
+    const auto time = collective_time(
+        model, {.collective = "all_gather", .bytes = 1 << 20, .ranks = ranks, .hosts = hosts});
+    return time.latency_s + time.transfer_s;
+  };
+  // NCCL's PAT: 14 us per doubling. A ring over several ranks of a host does not have it.
+  CHECK(seconds(2048, 2048) - seconds(512, 512) < 40e-6);
+  CHECK(seconds(2048, 256) - seconds(512, 64) > 1e-3);
+}

@@ -1,0 +1,137 @@
+// Tests of stores that do not read what a rank sends, or do not answer, and of ranks that do not
+// read what the store sends.
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <future>
+#include <utility>
+
+#include "unit/store/place.hpp"
+
+using namespace atoll_test;
+
+TEST_CASE("a put waits for a store that stands still for a while") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const atoll::net::Fd store(ends[0]);
+  const auto failure = std::make_shared<atoll::Failure>();
+  store::Client client(atoll::net::Fd(ends[1]), 1, 2, failure);
+  const std::jthread slow([&] {
+    const store::Message put = store::receive_message(store.get(), 1000, Clock::now() + 10s);
+    CHECK(put.kind == store::Kind::put);
+    std::this_thread::sleep_for(5500ms);
+    const std::string nothing = store::Packer().number(0).text("").take();
+    atoll::net::send_all(store.get(), store::encode_frame(store::Kind::answer, 1, nothing));
+  });
+  client.put("key", "value", 30s);
+  CHECK(!failure->get());
+}
+
+TEST_CASE("a silent store is waited for once; later requests end soon, until it speaks again") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const atoll::net::Fd store(ends[0]);
+  store::Client client(atoll::net::Fd(ends[1]), 1, 2, std::make_shared<atoll::Failure>());
+  const auto seconds_of_get = [&] {
+    const auto begin = Clock::now();
+    CHECK_THROWS_WITH_AS(client.get("key", 1ms), "rank 1: the store on rank 0 does not answer",
+                         atoll::Error);
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  CHECK(seconds_of_get() > 4.9);
+  CHECK(seconds_of_get() < 3);  // 1 s and the delays of a busy machine
+  const std::string late = store::Packer().number(0).text("").text("").take();
+  atoll::net::send_all(store.get(), store::encode_frame(store::Kind::answer, 1, late));
+  std::this_thread::sleep_for(200ms);  // the reader takes the late answer
+  CHECK(seconds_of_get() > 4.9);
+}
+
+TEST_CASE("a store that reads nothing ends each call at its time limit, and then fail()") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  net::Fd store(ends[0]);
+  const auto failure = std::make_shared<atoll::Failure>();
+  store::Client client(net::Fd(ends[1]), 1, 2, failure);
+  const auto put = std::async(std::launch::async, [&] {
+    const std::string large(store::max_value_bytes, 'x');
+    return thrown(atoll::ErrorCode::aborted, [&] { client.put("key", large, 60s); });
+  });
+  std::this_thread::sleep_for(200ms);
+  const auto rest = std::async(std::launch::async, [&] {
+    thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", "", 0ms); });
+    CHECK_FALSE(failure->get());  // the message of the first thread may still pass
+    client.fail("enough");
+  });
+  CHECK(rest.wait_for(10s) == std::future_status::ready);
+  CHECK(put.wait_for(1s) == std::future_status::ready);
+  store.reset();  // ends the test even if the calls still wait
+}
+
+TEST_CASE("a partly read message closes the connection with a timeout error") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  net::Fd store(ends[0]);
+  const auto failure = std::make_shared<atoll::Failure>();
+  store::Client client(net::Fd(ends[1]), 1, 2, failure);
+  const auto asked = std::async(std::launch::async, [&] {
+    thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", std::string(8 << 20, 'x'), 0ms); });
+  });
+  CHECK(asked.wait_for(10s) == std::future_status::ready);
+  CHECK(contains(thrown(atoll::ErrorCode::timeout, [&] { client.get("key", 1s); }),
+                 "the store on rank 0 did not read the whole of a message in time"));
+  store.reset();
+}
+
+TEST_CASE("losing the store during a send gives peer_lost, not timeout") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  net::Fd store(ends[0]);
+  store::Client client(net::Fd(ends[1]), 1, 2, std::make_shared<atoll::Failure>());
+  thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", "", 0ms); });  // the store is silent
+  const std::jthread lost([&] {
+    std::this_thread::sleep_for(1500ms);
+    store.reset();
+  });
+  // The deadline of the call is after 1 s; the rest of the message has time until its timeout.
+  CHECK_THROWS_AS(client.put("key", std::string(store::max_value_bytes, 'x'), 20s), atoll::Error);
+  thrown(atoll::ErrorCode::peer_lost, [&] { client.get("key", 1s); });
+}
+
+TEST_CASE("a rank that says farewell is not lost, although it never read what the store sent") {
+  // The store is a process, so that it can be stopped until the farewell and the end have arrived.
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    const Place place(2);
+    const int port = place.port();
+    if (::write(ends[1], &port, sizeof port) != sizeof port) ::_exit(1);
+    std::this_thread::sleep_for(20s);
+    ::_exit(0);
+  }
+  int port = 0;
+  REQUIRE(::read(ends[0], &port, sizeof port) == sizeof port);
+  const auto join = [&](int rank) {
+    const store::Application application{"right", {rank, 2, "here", 100 + rank}};
+    return store::connect(net::resolve("127.0.0.1", port), application, Clock::now() + 10s).socket;
+  };
+  const auto failure = std::make_shared<atoll::Failure>();
+  store::Client zero(join(0), 0, 2, failure);
+  net::Fd one = join(1);
+  zero.ask("who?", std::string(8 << 20, 'x'), 20ms);  // the store cannot send all of it to rank 1
+  ::kill(pid, SIGSTOP);
+  net::send_all(one.get(), store::encode_frame(store::Kind::farewell, 1, ""));
+  one.reset();  // resets the connection, since rank 1 has not read the question
+  ::kill(pid, SIGCONT);
+  CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { zero.exchange("", "", 10s); }),
+                 "rank 1 (host here, pid 101) has left the job"));
+  CHECK_FALSE(failure->get());
+  zero.farewell();
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  for (const int end : ends) ::close(end);
+}

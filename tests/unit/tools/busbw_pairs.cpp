@@ -1,0 +1,169 @@
+// Tests that atoll-busbw finds slow hosts, NICs and ranks in artificial matrices of bandwidths.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "verdict.hpp"
+
+using namespace busbw;
+
+namespace {
+
+struct Cluster {
+  Matrix matrix;
+  PairSites sites;
+
+  // Fills the matrix with 10 GB/s inside a host and 2 GB/s between hosts, and adds a few percent of
+  // scatter.
+  Cluster(int hosts, int ranks_a_host) {
+    const int ranks = hosts * ranks_a_host;
+    for (int h = 0; h < hosts; ++h) sites.host_names.push_back("n" + std::to_string(h));
+    for (int r = 0; r < ranks; ++r) {
+      sites.host.push_back(r / ranks_a_host);
+      sites.nic.emplace_back();
+    }
+    matrix.resize(static_cast<std::size_t>(ranks));
+    for (int from = 0; from < ranks; ++from)
+      for (int to = 0; to < ranks; ++to)
+        matrix[static_cast<std::size_t>(from)].push_back(
+            (from / ranks_a_host == to / ranks_a_host ? 10.0 : 2.0) *
+            (1 + 0.01 * ((from * 7 + to * 3) % 5)));
+  }
+
+  template <class Is>
+  void slow_down(Is is, double factor = 0.3) {
+    for (std::size_t from = 0; from < matrix.size(); ++from)
+      for (std::size_t to = 0; to < matrix.size(); ++to)
+        if (is(static_cast<int>(from), static_cast<int>(to))) matrix[from][to] *= factor;
+  }
+
+  std::vector<std::string> subjects() const {
+    std::vector<std::string> names;
+    for (const PairFinding& finding : judge_pairs(matrix, sites).findings)
+      names.push_back(finding.subject);
+    return names;
+  }
+};
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("all fine") {
+  CHECK(Cluster(1, 8).subjects().empty());
+  CHECK(Cluster(4, 4).subjects().empty());
+  CHECK(Cluster(3, 1).subjects().empty());
+  const Cluster fine(2, 4);
+  const PairVerdict verdict = judge_pairs(fine.matrix, fine.sites);
+  CHECK(verdict.intra_gbyte_s == doctest::Approx(10).epsilon(0.06));
+  CHECK(verdict.between_gbyte_s == doctest::Approx(2).epsilon(0.06));
+  CHECK(verdict_text(verdict).find("no pair is below") != std::string::npos);
+}
+
+TEST_CASE("a slow rank, in a few or many") {
+  for (const int ranks : {3, 4, 8}) {
+    for (int slow = 0; slow < ranks; ++slow) {
+      Cluster cluster(1, ranks);
+      cluster.slow_down([&](int from, int to) { return from == slow || to == slow; });
+      CHECK(cluster.subjects() == Names{"rank " + std::to_string(slow)});
+    }
+  }
+}
+
+TEST_CASE("a slow rank of several hosts is not its host") {
+  Cluster cluster(3, 4);
+  cluster.slow_down([](int from, int to) { return from == 5 || to == 5; });
+  CHECK(cluster.subjects() == Names{"rank 5"});
+}
+
+TEST_CASE("two slow ranks") {
+  Cluster cluster(1, 8);
+  cluster.slow_down([](int from, int to) { return from == 2 || to == 2; });
+  cluster.slow_down([](int from, int to) { return from == 6 || to == 6; });
+  Names names = cluster.subjects();
+  std::ranges::sort(names);
+  CHECK(names == Names{"rank 2", "rank 6"});
+}
+
+TEST_CASE("a slow host, also with its NIC's name") {
+  for (const int hosts : {3, 4, 6}) {
+    Cluster cluster(hosts, 2);
+    cluster.slow_down([](int from, int to) { return (from / 2 == 1) != (to / 2 == 1); });
+    CHECK(cluster.subjects() == Names{"host n1"});
+  }
+  for (const int hosts : {3, 4, 6}) {
+    for (int slow = 0; slow < hosts; ++slow) {
+      Cluster cluster(hosts, 1);
+      cluster.slow_down([&](int from, int to) { return from == slow || to == slow; });
+      CHECK(cluster.subjects() == Names{"host n" + std::to_string(slow)});
+    }
+  }
+  Cluster cluster(4, 2);
+  cluster.sites.nic[2] = cluster.sites.nic[3] = "n1/mlx5_0";
+  cluster.slow_down([](int from, int to) { return (from / 2 == 1) != (to / 2 == 1); });
+  const auto findings = judge_pairs(cluster.matrix, cluster.sites).findings;
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].text.find("n1/mlx5_0") != std::string::npos);
+}
+
+TEST_CASE("a host that only sends slowly") {
+  Cluster cluster(4, 2);
+  cluster.slow_down([](int from, int to) { return from / 2 == 2 && to / 2 != 2; });
+  const auto findings = judge_pairs(cluster.matrix, cluster.sites).findings;
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].subject == "host n2");
+  CHECK(findings[0].text.find("host n2 sends at") != std::string::npos);
+}
+
+TEST_CASE("one NIC of a host of several") {
+  Cluster cluster(2, 4);
+  for (int r = 0; r < 8; ++r)
+    cluster.sites.nic[static_cast<std::size_t>(r)] =
+        "n" + std::to_string(r / 4) + "/mlx5_" + std::to_string(r % 4);
+  cluster.slow_down([](int from, int to) { return from / 4 != to / 4 && (from == 6 || to == 6); });
+  CHECK(cluster.subjects() == Names{"NIC n1/mlx5_2"});
+}
+
+TEST_CASE("a slow link in one direction") {
+  Cluster cluster(1, 4);
+  cluster.slow_down([](int from, int to) { return from == 0 && to == 3; });
+  CHECK(cluster.subjects() == Names{"0 -> 3"});
+}
+
+TEST_CASE("of two ranks either may be the cause") {
+  Cluster cluster(1, 2);
+  CHECK(cluster.subjects().empty());
+  cluster.slow_down([](int from, int) { return from == 0; });
+  CHECK(cluster.subjects() == Names{"0 -> 1"});
+  Cluster hosts(2, 1);
+  CHECK(hosts.subjects().empty());
+}
+
+TEST_CASE("rounds hold every pair once, and a host once") {
+  for (const auto& host : std::vector<std::vector<int>>{
+           {0, 0}, {0, 0, 0}, {0, 0, 1, 1}, {0, 1, 2, 3, 4}, {0, 0, 0, 1, 2, 2}}) {
+    std::set<std::pair<int, int>> seen;
+    const auto rounds = plan_rounds(host);
+    for (const auto& round : rounds) {
+      std::set<int> busy;
+      CHECK(!round.empty());
+      for (const Pair& pair : round) {
+        CHECK(pair.from != pair.to);
+        CHECK(seen.emplace(pair.from, pair.to).second);
+        const std::set<int> hosts{host[static_cast<std::size_t>(pair.from)],
+                                  host[static_cast<std::size_t>(pair.to)]};
+        for (const int one : hosts) CHECK(busy.insert(one).second);
+      }
+    }
+    CHECK(seen.size() == host.size() * (host.size() - 1));
+  }
+  CHECK(plan_rounds({0, 1, 2, 3}).size() < 12);
+}
+
+TEST_CASE("the matrix as text") {
+  CHECK(matrix_text({{0, 1.5}, {12.25, 0}}) ==
+        "# from\\to       0       1\n"
+        "        0       -     1.5\n"
+        "        1    12.2       -\n");
+}

@@ -1,0 +1,121 @@
+// Helpers for the tests of the topology doctor. They build machines and read the results of a
+// diagnosis.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "facts.hpp"
+#include "unit/topology/machines.hpp"
+
+namespace machines {
+
+using atoll::Check;
+using atoll::CheckStatus;
+using atoll::Diagnosis;
+using atoll::Finding;
+using atoll::Severity;
+
+inline Check check_of(const Diagnosis& diagnosis, std::string_view id) {
+  const auto found = std::ranges::find(diagnosis.checks, id, &Check::id);
+  REQUIRE_MESSAGE(found != diagnosis.checks.end(), "no check is called ", std::string(id));
+  return *found;
+}
+
+// Returns "ok" or "finding" for the check with this id, or the reason why the check did not run.
+inline std::string state_of(const Diagnosis& diagnosis, std::string_view id) {
+  const Check check = check_of(diagnosis, id);
+  return check.reason.empty() ? std::string(name(check.status)) : check.reason;
+}
+
+inline std::string state_of(const Topology& topology, std::string_view id) {
+  return state_of(atoll::diagnose(topology), id);
+}
+
+inline std::vector<Finding> found_in(const Diagnosis& diagnosis, std::string_view id) {
+  std::vector<Finding> findings;
+  for (const Finding& finding : diagnosis.findings)
+    if (finding.id == id) findings.push_back(finding);
+  return findings;
+}
+
+// Returns the finding of the check with this id. There must be exactly one.
+inline Finding the_finding(const Diagnosis& diagnosis, std::string_view id) {
+  const std::vector<Finding> findings = found_in(diagnosis, id);
+  REQUIRE_MESSAGE(findings.size() == 1, std::string(id), ": ", findings.size(), " findings");
+  CHECK(check_of(diagnosis, id).status == CheckStatus::finding);
+  CHECK_FALSE(findings[0].evidence.empty());
+  return findings[0];
+}
+
+inline Finding the_finding(const Topology& topology, std::string_view id) {
+  return the_finding(atoll::diagnose(topology), id);
+}
+
+inline bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+using Strings = std::vector<std::string>;
+
+inline void set(atoll::Facts& facts, std::string_view name, std::string_view value) {
+  facts.insert_or_assign(std::string(name), std::string(value));
+}
+
+// Sets a fact of every GPU in the topology.
+inline void set_gpus(Topology& topology, std::string_view name, std::string_view value) {
+  for (atoll::TopologyGpu& gpu : topology.gpus) set(gpu.facts, name, value);
+}
+
+inline void set_nics(Topology& topology, std::string_view name, std::string_view value) {
+  for (atoll::TopologyNic& nic : topology.nics) set(nic.facts, name, value);
+}
+
+inline void set_hosts(Topology& topology, std::string_view name, std::string_view value) {
+  for (atoll::TopologyHost& host : topology.hosts) set(host.facts, name, value);
+}
+
+// Adds a NIC port next to the GPU with the same number. The two are alone below one PCIe switch.
+inline atoll::TopologyNic& add_port(Topology& topology, const std::string& host, int number,
+                                    const std::string& layer = "infiniband", double gbit_s = 400) {
+  const std::string name = "mlx5_" + std::to_string(number);
+  const std::string way =
+      "pci0000:0" + std::to_string(number) + "/00000000:0" + std::to_string(number) + ":01.0";
+  for (atoll::TopologyGpu& gpu : topology.gpus)
+    if (gpu.id == machines::gpu(host, number))
+      gpu.pci_path = way + "/00000000:0" + std::to_string(number) + ":02.0";
+  topology.nics.push_back({.id = host + "/" + name,
+                           .host = host,
+                           .name = name,
+                           .busid = "00000000:a" + std::to_string(number) + ":00.0",
+                           .adapter = "",
+                           .layer = layer,
+                           .state = "active",
+                           .rate_gbit_s = gbit_s,
+                           .evidence = "test",
+                           .numa = -1,
+                           .package = -1,
+                           .pci_path = way + "/00000000:0" + std::to_string(number) + ":03.0"});
+  return topology.nics.back();
+}
+
+// Returns hosts a, b, ... with `gpus` H100 GPUs on an NVSwitch. Each GPU has its own NIC.
+inline Topology cluster(int hosts, int gpus = 4) {
+  Topology topology;
+  for (int i = 0; i < hosts; ++i) {
+    const std::string host(1, static_cast<char>('a' + i));
+    add_switched(topology, host, gpus);
+    for (int j = 0; j < gpus; ++j) add_port(topology, host, j);
+  }
+  for (atoll::TopologyGpu& gpu : topology.gpus) {
+    gpu.model = "NVIDIA H100 80GB HBM3";
+    gpu.package = gpu.numa;
+  }
+  return topology;
+}
+
+}  // namespace machines

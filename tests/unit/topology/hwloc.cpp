@@ -1,0 +1,495 @@
+// Tests of reading machines that hwloc describes. Every file is read twice, with libhwloc and
+// without it, and both results must be equal.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "facts.hpp"
+#include "gpu_models.hpp"
+#include "inspect/importers/importer.hpp"
+#include "unit/captured_tree.hpp"
+#include "unit/hwloc_machines.hpp"
+#include "unit/unit/topology/machines.hpp"
+
+using atoll::get_fact;
+using atoll::Island;
+using atoll::IslandState;
+using atoll::Topology;
+using atoll::TopologyGpu;
+using atoll::TopologyNic;
+namespace fact = atoll::fact;
+namespace sources = atoll::topology_sources;
+using namespace hwloc_machines;
+
+namespace {
+
+Topology read(const XmlMachine& machine) {
+  const std::string text = machine.text();
+  Topology topology = read_with_libhwloc(text, "h");
+  CHECK(atoll::importers::hwloc_xml.read(text, "h.xml").to_json() == topology.to_json());
+  return topology;
+}
+
+std::vector<std::string> ids(const Topology& topology) {
+  std::vector<std::string> ids;
+  for (const TopologyGpu& gpu : topology.gpus) ids.push_back(gpu.id);
+  return ids;
+}
+
+using Ids = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("hwloc: a synthetic machine, and a process bound to a part of it") {
+  hwloc_topology_t raw = nullptr;
+  REQUIRE(hwloc_topology_init(&raw) == 0);
+  const sources::HwlocTopology hwloc(raw);
+  REQUIRE(hwloc_topology_set_synthetic(raw, "pack:2 [numa(memory=1GB)] core:4 pu:2") == 0);
+  REQUIRE(hwloc_topology_load(raw) == 0);
+  const sources::Bitmap usable(hwloc_bitmap_alloc());
+  hwloc_bitmap_set_range(usable.get(), 0, 4);  // allow five threads, which are two and a half cores
+  Topology topology;
+  atoll::TopologyHost host;
+  host.id = "h";
+  sources::add_host(sources::describe(raw, usable.get()), host, topology);
+  REQUIRE(topology.hosts.size() == 1);
+  host = topology.hosts[0];
+  CHECK(host.packages == 2);
+  CHECK(host.numa_nodes == 2);
+  CHECK(host.host_cores == 8);
+  CHECK(host.host_threads == 16);
+  CHECK(host.cores == 3);
+  CHECK(host.threads == 5);
+  CHECK(host.memory_bytes == 2'000'000'000);
+  CHECK(host.gpu_links == IslandState::unknown);
+}
+
+TEST_CASE("hwloc: GPUs with and without NVML, and a graphics card that is no GPU of ours") {
+  XmlMachine machine;
+  machine.devices = gpu(0x1b, 0, "NVIDIA H100 80GB HBM3") +
+                    pci(0x2c, h100, info("PCIDevice", "GH100 [H100 SXM5 80GB]")) +
+                    pci(0x2d, h100, "") + pci(0x03, "0300 [1a03:2000] [1a03:2000] 41", "");
+  const Topology topology = read(machine);
+  REQUIRE(topology.gpus.size() == 3);
+  const TopologyGpu& first = topology.gpus[0];
+  CHECK(first.id == "h/gpu0");
+  CHECK(first.busid == "00000000:1b:00.0");
+  CHECK(first.model == "NVIDIA H100 80GB HBM3");
+  CHECK(first.uuid == "GPU-0a");
+  CHECK(first.index == 0);
+  CHECK(first.numa == 0);
+  CHECK(get_fact(first.facts, fact::pci_device) == "10de:2330");
+  CHECK(get_fact(first.facts, fact::pci_class) == "0302");
+  CHECK_FALSE(first.facts.contains(fact::pci_gbyte_s));
+  CHECK(topology.gpus[1].model == "GH100 [H100 SXM5 80GB]");
+  CHECK(topology.gpus[1].index == -1);
+  // A model name that was derived from the PCI device id.
+  CHECK(topology.gpus[2].model == "NVIDIA H100 80GB HBM3");
+  CHECK(get_fact(topology.hosts[0].facts, fact::hwloc_version) == "2.12.0");
+  // Without a bandwidth matrix, the links between GPUs are unknown. They must never be reported as
+  // absent.
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].state == IslandState::unknown);
+}
+
+TEST_CASE("hwloc: the way to a device, as sysfs spells it") {
+  XmlMachine machine;
+  const auto bridge = [](int id, const std::string& busid, const std::string& below,
+                         const std::string& inner) {
+    return fmt::format(
+        "<object type=\"Bridge\" gp_index=\"{}\" bridge_type=\"1-1\" depth=\"1\" "
+        "bridge_pci=\"0000:[{}]\" pci_busid=\"{}\" "
+        "pci_type=\"0604 [8086:352a] [8086:0000] 04\" pci_link_speed=\"0.0\">{}"
+        "</object>",
+        id, below, busid, inner);
+  };
+  machine.parts = fmt::format(
+      "<object type=\"Package\" os_index=\"0\" {} gp_index=\"2\">{}{}</object>"
+      "<object type=\"Bridge\" gp_index=\"5\" bridge_type=\"0-1\" depth=\"0\" "
+      "bridge_pci=\"0000:[15-18]\">{}{}</object>",
+      sets("3"), node(0, "3"), cores(0, 2),
+      bridge(
+          6, "0000:15:01.0", "16-18",
+          bridge(7, "0000:16:00.0", "17-17", pci(0x17, h100, "", "pci_link_speed=\"63.015385\""))),
+      pci(0x15, "0207 [15b3:1021] [15b3:0041] 00", os(600, "mlx5_0", 3)));
+  const Topology topology = read(machine);
+  REQUIRE(topology.gpus.size() == 1);
+  CHECK(topology.gpus[0].pci_path == "pci0000:15/00000000:15:01.0/00000000:16:00.0");
+  CHECK(get_fact(topology.gpus[0].facts, fact::pci_gbyte_s) == "63.0154");
+  REQUIRE(topology.nics.size() == 1);
+  CHECK(topology.nics[0].pci_path == "pci0000:15");
+}
+
+TEST_CASE("hwloc: what is near a device, and when nothing tells") {
+  const Topology topology = read(packages(
+      {pci(0x10, h100, ""), pci(0x11, h100, ""), pci(0x12, h100, ""), pci(0x13, h100, "")}));
+  const auto& host = topology.hosts[0];
+  CHECK(host.packages == 2);
+  CHECK(host.numa_nodes == 4);
+  CHECK(host.host_cores == 4);
+  REQUIRE(topology.gpus.size() == 4);
+  CHECK(topology.gpus[0].package == 0);
+  // The NUMA node is unknown, because the GPU is near both nodes of its package.
+  CHECK(topology.gpus[0].numa == -1);
+  CHECK(topology.gpus[1].package == 0);
+  CHECK(topology.gpus[1].numa == 1);
+  CHECK(topology.gpus[2].package == 8);
+  CHECK(topology.gpus[2].numa == -1);
+  CHECK(topology.gpus[3].package == -1);
+  CHECK(topology.gpus[3].numa == -1);
+}
+
+TEST_CASE("hwloc: memory of a GPU is no node, memories of two kinds are one") {
+  XmlMachine machine;
+  machine.nodes = "7";
+  machine.parts =
+      fmt::format("<object type=\"Package\" os_index=\"0\" {} gp_index=\"2\">{}{}{}{}</object>",
+                  sets("3", "7"), node(0, "3"), node(1, "3", "subtype=\"HBM\""),
+                  node(2, "3", "subtype=\"GPUMemory\""), cores(0, 2, "7")) +
+      pci(0x10, h100, "");
+  const Topology topology = read(machine);
+  CHECK(topology.hosts[0].numa_nodes == 1);
+  CHECK(topology.hosts[0].memory_bytes == std::uint64_t{2} << 30);
+  CHECK(topology.gpus[0].numa == 0);
+}
+
+TEST_CASE("hwloc: GPUs are numbered as NVML does, not as CUDA shows them") {
+  const auto both = [](int bus, int nvml, int cuda) {
+    return pci(bus, h100,
+               os(400 + bus, fmt::format("cuda{}", cuda), 5) +
+                   (nvml < 0 ? "" : os(500 + bus, fmt::format("nvml{}", nvml), 1)));
+  };
+  XmlMachine machine;
+  machine.devices = both(0x10, 0, 1) + both(0x11, 1, 0);
+  CHECK(ids(read(machine)) == Ids{"h/gpu0", "h/gpu1"});
+  // NVML's GPU indices may be in the reverse order of PCI bus ids.
+  machine.devices = both(0x10, 1, 0) + both(0x11, 0, 1);
+  CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
+  machine.devices = both(0x10, -1, 1) + both(0x11, -1, 0);
+  CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
+  // One GPU has no NVML index, because only CUDA shows it. So all GPUs get indices in the order of
+  // the file.
+  machine.devices = both(0x10, 1, 0) + both(0x11, -1, 1);
+  const Topology topology = read(machine);
+  CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
+  CHECK(topology.gpus[0].index == 1);
+  CHECK(topology.gpus[1].index == -1);
+}
+
+TEST_CASE("hwloc: GPUs whose PCI devices are hidden") {
+  XmlMachine machine;
+  machine.os_devices = os(401, "nvml1", 1, info("GPUModel", "NVIDIA H100")) + os(400, "nvml0", 1) +
+                       os(402, "cuda0", 5);
+  const Topology topology = read(machine);
+  CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
+  CHECK(topology.gpus[1].model == "NVIDIA H100");
+  CHECK(topology.gpus[1].busid.empty());
+}
+
+TEST_CASE("hwloc: a matrix of pairs becomes links") {
+  XmlMachine machine;
+  for (int i = 3; i >= 0; --i) machine.devices += gpu(0x10 + i, i, "NVIDIA H100");
+  std::vector<int> values(16, 150'000);
+  for (std::size_t i = 0; i < 4; ++i) values[5 * i] = 1'000'000;
+  machine.distances = matrix({"416", "417", "418", "419"}, values);
+  const Topology topology = read(machine);
+  CHECK(topology.hosts[0].gpu_links == IslandState::known);
+  REQUIRE(topology.gpus.size() == 4);
+  for (int i = 0; i < 4; ++i) CHECK(topology.gpus[static_cast<std::size_t>(i)].index == i);
+  REQUIRE(topology.links.size() == 6);
+  CHECK(topology.links[0].count == 6);
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].pair_gbyte_s == 150);
+  CHECK(islands[0].gpu_gbyte_s == 450);
+}
+
+TEST_CASE("hwloc: a pair without a link beside one with a link") {
+  XmlMachine machine;
+  for (int i = 0; i < 3; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA A100-PCIE-40GB");
+  machine.distances = matrix({"416", "417", "418"}, {0, 0, 0, 300'000, 0, 0, 0, 0, 0});
+  const Topology topology = read(machine);
+  // A single link, although the matrix lists it in one direction only.
+  CHECK(topology.links.size() == 1);
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 2);
+  CHECK(islands[0].gpus.size() == 2);
+  CHECK(islands[1].state == IslandState::none);
+}
+
+TEST_CASE("hwloc: up to 2.9.0 the matrix counts generations 3 and 4 twice") {
+  const auto rate = [](const std::string& version, const std::string& model) {
+    XmlMachine machine{.version = version, .devices = gpu(0x10, 0, model) + gpu(0x11, 1, model)};
+    machine.distances = matrix({"416", "417"}, {0, 600'000, 600'000, 0});
+    const Topology topology = read(machine);
+    REQUIRE(topology.links.size() == 1);
+    return topology.links[0];
+  };
+  CHECK(rate("2.9.0", "NVIDIA A100").gbyte_s == 300);
+  CHECK(rate("2.9.0", "NVIDIA A100").count == 12);
+  CHECK(rate("2.9.1", "NVIDIA A100").gbyte_s == 600);
+  CHECK(rate("2.9.0", "Tesla V100").gbyte_s == 600);
+  CHECK(rate("2.12.0", "NVIDIA B200").count == 12);
+}
+
+TEST_CASE("hwloc: a model that nobody knows, doubled or not") {
+  const auto rate = [](const std::string& version) {
+    const auto device = [](int number) {
+      return pci(number, "0302 [10de:ffff] [0000:0000] a1",
+                 os(400 + number, fmt::format("nvml{}", number - 0x10), 1));
+    };
+    XmlMachine machine{.version = version, .devices = device(0x10) + device(0x11)};
+    machine.distances = matrix({"416", "417"}, {0, 600'000, 600'000, 0});
+    return read(machine).links.at(0);
+  };
+  CHECK_FALSE(rate("2.9.0").gbyte_s);
+  CHECK(rate("2.12.0").gbyte_s == 600);
+  CHECK(rate("2.12.0").count == 1);
+}
+
+TEST_CASE("hwloc: switches join GPUs, processors do not") {
+  XmlMachine machine;
+  for (int i = 0; i < 2; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA H100");
+  // A switch without PCI class and vendor is recognised by its hwloc subtype.
+  machine.devices += pci(0x66, "0000 [0000:0000] [0000:0000] 00", "",
+                         "subtype=\"NVSwitch\" pci_link_speed=\"0.0\"") +
+                     pci(0x67, "0680 [10de:22a3] [10de:0000] a1", "",
+                         "subtype=\"NVSwitch\" pci_link_speed=\"0.0\"");
+  machine.distances = matrix({"OSDev:416", "OSDev:417", "PCIDev:202", "PCIDev:203"},
+                             {0, 0, 125'000, 100'000, 0, 0, 125'000, 100'000,  //
+                              125'000, 125'000, 0, 0, 100'000, 100'000, 0, 0});
+  Topology topology = read(machine);
+  REQUIRE(topology.links.size() == 4);
+  CHECK(topology.links[0].b == "h/nvswitch0");
+  CHECK(topology.links[0].count == 5);
+  CHECK(topology.links[1].b == "h/nvswitch1");
+  CHECK(topology.links[1].count == 4);
+  CHECK(topology.gpus.size() == 2);
+  CHECK(find_islands(topology).size() == 1);
+  CHECK(find_islands(topology)[0].gpu_gbyte_s == 225);
+
+  machine.distances = matrix({"OSDev:416", "OSDev:417", "Package:2"},
+                             {0, 0, 75'000, 0, 0, 75'000, 75'000, 75'000, 0});
+  topology = read(machine);
+  REQUIRE(topology.links.size() == 2);
+  CHECK(topology.links[0].type == "nvlink_cpu");
+  CHECK(topology.links[0].b == "h/package0");
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 2);
+  CHECK(islands[0].state == IslandState::none);
+}
+
+TEST_CASE("hwloc: pairs of zeros prove nothing, whatever the diagonal is") {
+  XmlMachine machine{.version = "2.9.2", .devices = gpu(0x10, 0, "x") + gpu(0x11, 1, "x")};
+  for (const int diagonal : {1'000'000, 0}) {
+    machine.distances = matrix({"416", "417"}, {diagonal, 0, 0, diagonal});
+    const Topology topology = read(machine);
+    CHECK(topology.links.empty());
+    CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
+  }
+}
+
+TEST_CASE("hwloc: models without a connector need no matrix") {
+  const auto links = [](const std::string& a, const std::string& b) {
+    XmlMachine machine;
+    machine.devices =
+        pci(0x10, "0302 [10de:ffff] [0000:0000] a1", os(400, "nvml0", 1, info("GPUModel", a))) +
+        pci(0x11, "0302 [10de:ffff] [0000:0000] a1", os(401, "nvml1", 1, info("GPUModel", b)));
+    return read(machine).hosts[0].gpu_links;
+  };
+  CHECK(links("Tesla T4", "Tesla T4") == IslandState::none);
+  CHECK(links("Tesla T4", "Tesla V100-SXM2-16GB") == IslandState::unknown);
+  CHECK(links("Tesla T4", "Tesla V100-PCIE-16GB") == IslandState::none);
+}
+
+TEST_CASE("hwloc: AMD's GPUs, with and without ROCm") {
+  XmlMachine machine;
+  machine.devices = amd(0x10, 0, info("AMDUUID", "0a1b")) +
+                    amd(0x11, 1, info("AMDUUID", "0000000000000000")) +
+                    pci(0x12, "0380 [1002:740c] [1002:0b0c] 01", "") +
+                    // A GPU that is integrated in a processor must not be reported.
+                    pci(0x13, "0300 [1002:164e] [1002:0000] c1", os(413, "renderD128", 1));
+  const Topology topology = read(machine);
+  REQUIRE(topology.gpus.size() == 3);
+  CHECK(topology.gpus[0].model == "AMD Instinct MI300X");
+  CHECK(topology.gpus[0].uuid == "0a1b");
+  CHECK(topology.gpus[0].index == 0);
+  CHECK(topology.gpus[1].uuid.empty());
+  CHECK(topology.gpus[2].model == "AMD Instinct MI250X");
+  CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
+}
+
+TEST_CASE("hwloc: xGMI links have no rate, for hwloc's is a constant") {
+  XmlMachine machine;
+  for (int i = 0; i < 3; ++i) machine.devices += amd(0x10 + i, i, info("XGMIHiveID", "00ab3"));
+  machine.distances = matrix(
+      {"416", "417", "418"},
+      {1'000'000, 100'000, 100'000, 100'000, 1'000'000, 100'000, 100'000, 100'000, 1'000'000},
+      "XGMIBandwidth");
+  const Topology topology = read(machine);
+  REQUIRE(topology.links.size() == 3);
+  CHECK(topology.links[0].type == "xgmi");
+  CHECK_FALSE(topology.links[0].gbyte_s);
+  CHECK(get_fact(topology.gpus[0].facts, fact::xgmi_hive) == "ab3");
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].state == IslandState::known);
+  CHECK(islands[0].fabric == "xgmi");
+  CHECK_FALSE(islands[0].gpu_gbyte_s);
+}
+
+TEST_CASE("hwloc: hives and peers, where the matrix is missing") {
+  const auto links = [](const std::string& infos0, const std::string& infos1) {
+    XmlMachine machine;
+    machine.devices = amd(0x10, 0, infos0) + amd(0x11, 1, infos1);
+    return read(machine);
+  };
+  const std::string none = info("XGMIHiveID", "0");
+  CHECK(links(none, none).hosts[0].gpu_links == IslandState::none);
+  CHECK(links(none, "").hosts[0].gpu_links == IslandState::unknown);
+  const std::string hive = info("XGMIHiveID", "ab3");
+  CHECK(links(hive, hive).hosts[0].gpu_links == IslandState::unknown);
+  const Topology topology = links(hive + info("XGMIPeers", "rsmi1 "), hive);
+  CHECK(topology.hosts[0].gpu_links == IslandState::known);
+  CHECK(topology.links.size() == 1);
+}
+
+TEST_CASE("hwloc: partitions are one GPU") {
+  XmlMachine machine;
+  const auto partitioned = [](int bus, int first, const std::array<std::string, 2>& infos) {
+    return pci(bus, mi300,
+               os(400 + 2 * bus, fmt::format("rsmi{}", first), 1, infos[0]) +
+                   os(401 + 2 * bus, fmt::format("rsmi{}", first + 1), 1, infos[1]));
+  };
+  machine.devices = partitioned(0x10, 0, {info("AMDUUID", "a0"), info("AMDUUID", "a1")}) +
+                    partitioned(0x11, 2, {info("AMDUUID", "b"), info("AMDUUID", "b")});
+  machine.distances =
+      matrix({"432", "433", "434", "435"},
+             {1'000'000, 100'000, 100'000, 100'000, 100'000, 1'000'000, 100'000, 100'000, 100'000,
+              100'000, 1'000'000, 100'000, 100'000, 100'000, 100'000, 1'000'000},
+             "XGMIBandwidth");
+  const Topology topology = read(machine);
+  REQUIRE(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
+  CHECK(topology.gpus[0].partitions == Ids{"a0", "a1"});
+  // The two partitions report the same UUID, so their hwloc names identify them.
+  CHECK(topology.gpus[1].partitions == Ids{"rsmi2", "rsmi3"});
+  // The index is unknown, because the name "rsmi2" does not contain it.
+  CHECK(topology.gpus[1].index == -1);
+  CHECK(topology.links.size() == 1);
+}
+
+TEST_CASE("hwloc: NICs with state, layer and adapter") {
+  XmlMachine machine;
+  const auto guid = [](int number) {
+    return info("NodeGUID", fmt::format("ab:{}f", number)) +
+           info("SysImageGUID", fmt::format("ab:{}", number));
+  };
+  machine.devices =
+      adapter(0x42, "0207 [15b3:1003] [15b3:0023] 00", "mlx4_0",
+              guid(42) + port(1, 4, "0x21") + port(2, 2, "0xffff")) +
+      adapter(0x40, "0207 [15b3:1021] [15b3:0023] 00", "mlx5_0", guid(40) + port(1, 4)) +
+      adapter(0x41, "0200 [15b3:1021] [15b3:0023] 00", "mlx5_1", guid(41) + port(1, 1));
+  const Topology topology = read(machine);
+  REQUIRE(topology.nics.size() == 4);
+  CHECK(topology.nics[0].id == "h/mlx5_0");
+  CHECK(topology.nics[0].busid == "00000000:40:00.0");
+  CHECK(topology.nics[0].layer == "infiniband");
+  CHECK(topology.nics[0].state == "active");
+  CHECK(get_fact(topology.nics[0].facts, fact::node_guid) == "ab:40f");
+  CHECK(get_fact(topology.nics[0].facts, fact::pci_device) == "15b3:1021");
+  CHECK_FALSE(topology.nics[0].rate_gbit_s);
+  CHECK(topology.nics[1].layer == "ethernet");
+  CHECK(topology.nics[1].state == "down");
+  CHECK(get_fact(topology.nics[2].facts, fact::lid) == "33");
+  CHECK(topology.nics[3].name == "mlx4_0:2");
+  CHECK(topology.nics[3].state == "init");
+  CHECK(topology.nics[3].adapter == topology.nics[2].adapter);
+}
+
+TEST_CASE("hwloc: where the class does not tell InfiniBand from Ethernet, the LID may") {
+  const auto layer = [](int state, const std::string& lid) {
+    XmlMachine machine;
+    machine.devices =
+        adapter(0x42, "0280 [15b3:1003] [15b3:0059] 00", "mlx4_0", port(1, state, lid));
+    return read(machine).nics.at(0).layer;
+  };
+  CHECK(layer(4, "0x3a4") == "infiniband");
+  CHECK(layer(4, "0x0") == "ethernet");
+  CHECK(layer(1, "0xffff").empty());
+  // An InfiniBand port that is down also has LID 0 until a subnet manager assigns a LID, so the
+  // link layer stays unknown.
+  CHECK(layer(1, "0x0").empty());
+  CHECK(layer(4, "").empty());
+}
+
+TEST_CASE("hwloc: adapters that are neither InfiniBand nor Ethernet") {
+  XmlMachine machine;
+  const std::string zero = "0000:0000:0000:0000";
+  machine.devices =
+      adapter(0x40, "0200 [1d0f:efa1] [1d0f:efa1] 00", "rdmap64s0",
+              info("NodeGUID", zero) + info("SysImageGUID", zero) + port(1, 4, "0x0")) +
+      adapter(0x41, "0208 [8086:24f0] [8086:24f0] 11", "hfi1_0", port(1, 4, "0x7ee")) +
+      // The PCI vendor distinguishes Slingshot interfaces from IP over InfiniBand interfaces.
+      pci(0x42, "0200 [17db:0501] [17db:0000] 02", os(442, "hsi0", 2)) +
+      pci(0x43, "0207 [15b3:101b] [15b3:0008] 00", os(443, "hsi1", 2)) +
+      pci(0x44, "0208 [8086:24f0] [8086:24f0] 11", os(444, "hsi2", 2)) +
+      pci(0x45, "0200 [17db:0501] [17db:0000] 02", os(445, "hsn3", 2) + os(446, "cxi3", 2)) +
+      pci(0x46, "0200 [8086:1521] [8086:0000] 01", os(447, "eth0", 2));
+  const Topology topology = read(machine);
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const TopologyNic& nic : topology.nics) found.emplace_back(nic.name, nic.layer);
+  CHECK(found == std::vector<std::pair<std::string, std::string>>{{"rdmap64s0", "efa"},
+                                                                  {"hfi1_0", "omni-path"},
+                                                                  {"hsi0", "slingshot"},
+                                                                  {"cxi3", "slingshot"}});
+  CHECK(topology.nics[0].adapter.empty());
+  CHECK_FALSE(topology.nics[0].facts.contains(fact::node_guid));
+}
+
+TEST_CASE("hwloc: RDMA in software joins no hosts") {
+  XmlMachine machine;
+  machine.os_devices = os(440, "rxe0", 3, port(1, 4, "0x0"));
+  const Topology topology = read(machine);
+  REQUIRE(topology.nics.size() == 1);
+  CHECK(topology.nics[0].is_virtual);
+}
+
+TEST_CASE("hwloc: names that occur twice") {
+  XmlMachine machine;
+  const std::string mellanox = "0207 [15b3:1021] [15b3:0041] 00";
+  machine.devices = adapter(0x40, mellanox, "mlx5_0", "") + adapter(0x41, mellanox, "mlx5_0", "");
+  CHECK_THROWS_WITH_AS(atoll::importers::hwloc_xml.read(machine.text(), "h.xml"),
+                       doctest::Contains("two NICs are called mlx5_0"), atoll::Error);
+  machine.devices = pci(0x10, h100, "") + adapter(0x41, mellanox, "gpu0", "");
+  CHECK_THROWS_WITH_AS(atoll::importers::hwloc_xml.read(machine.text(), "h.xml"),
+                       doctest::Contains("a NIC and a GPU have the same name, gpu0"), atoll::Error);
+}
+
+TEST_CASE("hwloc: rates of a link by model") {
+  CHECK(atoll::find_gpu_model("NVIDIA GB200")->link_gbyte_s == 50);
+  CHECK(atoll::find_gpu_model("NVIDIA H200")->generation == 4);
+  CHECK(atoll::find_gpu_model("NVIDIA H20-3e")->link_gbyte_s == 25);
+  CHECK(atoll::find_gpu_model("Tesla P100-SXM2-16GB")->link_gbyte_s == 20);
+  CHECK(atoll::find_gpu_model("Tesla T4")->kind == atoll::LinkKind::never);
+  CHECK(atoll::find_gpu_model("Quadro GV100")->links == 4);
+  CHECK(atoll::find_gpu_model("some GPU") == nullptr);
+}
+
+TEST_CASE("live: HWLOC_XMLFILE puts another machine in place of this one") {
+  XmlMachine machine;
+  machine.devices = gpu(0x10, 0, "NVIDIA H100") + gpu(0x11, 1, "NVIDIA H100");
+  const machines::CapturedTree tree;
+  tree.write("machine.xml", machine.text());
+  REQUIRE(setenv("HWLOC_XMLFILE", tree.path("machine.xml").c_str(), 1) == 0);
+  Topology topology;
+  sources::hwloc_live({.host_id = "h", .host_name = "n"}, topology);
+  unsetenv("HWLOC_XMLFILE");
+  REQUIRE(topology.hosts.size() == 1);
+  CHECK(topology.hosts[0].id == "h");
+  CHECK(topology.hosts[0].name == "n");
+  // The number of threads comes from the file, even if this process is bound to fewer threads.
+  CHECK(topology.hosts[0].threads == 2);
+  CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
+}

@@ -1,0 +1,197 @@
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "json/document.hpp"
+#include "unit/unit/topology/machines.hpp"
+
+using atoll::Error;
+using atoll::ErrorCode;
+using atoll::Topology;
+
+namespace {
+
+// Returns the message of the Error(bad_data) that reading `text` causes.
+std::string complaint(const std::string& text) {
+  try {
+    Topology::from_json(text, "node.json");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::bad_data);
+    return error.what();
+  }
+  return "nothing";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Topology full_machine() {
+  Topology topology = machines::hgx(2);
+  machines::add_nic(topology, "a", 400);
+  topology.nics[0].numa = 1;
+  topology.hosts[0].memory_bytes = 1ULL << 60;
+  topology.hosts[1].gpu_links = atoll::IslandState::none;
+  topology.links[0].gbyte_s.reset();
+  topology.links[1].gbyte_s = 0.1;
+  topology.gpus[0].model = "quote \" backslash \\ umlaut \xc3\xa4";
+  return topology;
+}
+
+const std::string head = R"({"schema": "atoll-topology-1")";
+
+}  // namespace
+
+TEST_CASE("topology JSON: a round trip keeps everything") {
+  const Topology topology = full_machine();
+  const std::string text = topology.to_json();
+  const Topology back = Topology::from_json(text, "round trip");
+  CHECK(back.to_json() == text);
+  CHECK(back.hosts.size() == 2);
+  CHECK(back.hosts[0].memory_bytes == 1ULL << 60);
+  CHECK(back.hosts[1].gpu_links == atoll::IslandState::none);
+  CHECK(back.gpus[0].model == topology.gpus[0].model);
+  CHECK_FALSE(back.links[0].gbyte_s);
+  CHECK(back.links[1].gbyte_s == 0.1);
+  CHECK(back.nics[0].evidence == "test");
+  CHECK(back.nics[0].numa == 1);
+  CHECK(Topology::from_json(Topology{}.to_json(), "empty").hosts.empty());
+}
+
+TEST_CASE("topology JSON: the documented members are there, with a mesh too") {
+  const Topology topology = full_machine();
+  const std::string text =
+      to_json(atoll::inspect(topology, {}, plan_mesh(topology, fill_hosts(topology, 0))));
+  for (const char* member :
+       {"schema",  "hosts",  "gpus",    "nics",         "links",       "islands",  "busid",
+        "uuid",    "index",  "adapter", "layer",        "rate_gbit_s", "evidence", "count",
+        "gbyte_s", "fabric", "uniform", "pair_gbyte_s", "gpu_gbyte_s", "mesh",     "replicate",
+        "shard",   "order",  "why",     "findings"})
+    CHECK_MESSAGE(contains(text, '"' + std::string(member) + '"'), member);
+  CHECK(Topology::from_json(text, "with mesh").gpus.size() == 16);
+}
+
+TEST_CASE("topology JSON: names that are not UTF-8 are written all the same") {
+  Topology topology = machines::cpus(1);
+  topology.hosts[0].name = "caf\xe9";
+  CHECK(Topology::from_json(topology.to_json(), "latin 1").hosts.size() == 1);
+}
+
+TEST_CASE("topology JSON: unknown members are skipped") {
+  const Topology topology = Topology::from_json(
+      head + R"(, "later": {"deep": [1, {"x": null}]}, "hosts": [{"id": "a", "colour": 7}]})", "x");
+  REQUIRE(topology.hosts.size() == 1);
+  CHECK(topology.hosts[0].name == "a");
+}
+
+TEST_CASE("topology JSON: every prefix of a text is refused with its byte") {
+  const std::string text = full_machine().to_json();
+  for (std::size_t size = 0; size + 2 < text.size(); size += 7) {
+    const std::string what = complaint(text.substr(0, size));
+    CHECK_MESSAGE(contains(what, "node.json: byte "), what);
+  }
+}
+
+TEST_CASE("topology JSON: single damaged bytes never break anything but the text") {
+  const std::string text = full_machine().to_json();
+  for (std::size_t at = 0; at < text.size(); at += 11)
+    for (const char byte : {'\0', '\xff', '{', '"', '9'}) {
+      std::string damaged = text;
+      damaged[at] = byte;
+      try {
+        find_islands(Topology::from_json(damaged, "damaged"));
+      } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::bad_data);
+      }
+    }
+}
+
+TEST_CASE("topology JSON: complaints name source, byte and path") {
+  CHECK(complaint(head + R"(, "hosts": [{"id": 5}]})") ==
+        "node.json: byte 49: hosts[0].id is not a string");
+  CHECK(contains(complaint("{}"), "byte 1: schema is missing"));
+  CHECK(contains(complaint(R"({"schema": "other"})"), "schema is not \"atoll-topology-1\""));
+  CHECK(contains(complaint("[]"), "not an object"));
+  CHECK(contains(complaint(""), "byte 1: not JSON"));
+  CHECK(contains(complaint(std::string("\x7f\x45LF\x02\0\0", 7)), "byte 1: not JSON"));
+  CHECK(contains(complaint(head + R"(, "hosts": {}})"), "hosts is not an array"));
+  CHECK(contains(complaint(head + R"(, "hosts": [7]})"), "hosts[0] is not an object"));
+  CHECK(contains(complaint(head + R"(, "hosts": [{"id": ""}]})"), "hosts[0].id is empty"));
+  CHECK(contains(complaint(head + R"(, "hosts": [{"id": "a"}, {"id": "a"}]})"),
+                 "hosts[1].id occurs twice"));
+  CHECK(contains(complaint(head + R"(, "gpus": [{"id": "a/gpu0", "host": "a"}]})"),
+                 "gpus[0].host is not the id of a host"));
+  CHECK(contains(complaint(head + R"(, "hosts": [{"id": "a", "gpu_links": "maybe"}]})"),
+                 "hosts[0].gpu_links is not one of"));
+}
+
+TEST_CASE("topology JSON: numbers are bounded") {
+  const auto host = [](const std::string& member) {
+    return complaint(head + R"(, "hosts": [{"id": "a", )" + member + "}]}");
+  };
+  CHECK(contains(host(R"("cores": 1000000000)"), "cores is not between 0 and 1000000"));
+  CHECK(contains(host(R"("cores": -1)"), "cores is not between"));
+  CHECK(contains(host(R"("cores": 1e9)"), "cores is not an integer"));
+  CHECK(contains(host(R"("cores": 99999999999999999999999)"), "cores is not an integer"));
+  CHECK(contains(host(R"("cores": 18446744073709551615)"), "cores is not between"));
+  CHECK(contains(host(R"("memory_bytes": -1)"), "memory_bytes is not an integer of at least 0"));
+  const auto link = [](const std::string& members) {
+    return complaint(head + R"(, "links": [{"a": "x", "b": "y", "type": "nvlink", )" + members +
+                     "}]}");
+  };
+  CHECK(contains(link(R"("count": 0)"), "links[0].count is not between 1"));
+  CHECK(contains(link(R"("count": 1000000000)"), "links[0].count is not between 1"));
+  CHECK(contains(link(R"("gbyte_s": -1)"), "links[0].gbyte_s is not a number of at least 0"));
+  CHECK(contains(link(R"("gbyte_s": "fast")"), "links[0].gbyte_s is not a number of at least 0"));
+  CHECK(contains(link(R"("gbyte_s": 1e999)"), "not JSON"));
+}
+
+TEST_CASE("topology JSON: depth, size and number of values are bounded") {
+  CHECK(contains(complaint(std::string(1'000'000, '[')), "byte 17: nested deeper than 16 levels"));
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
+  CHECK(contains(complaint(objects), "nested deeper"));
+  CHECK(contains(complaint(head + R"(, "hosts": [{"id": ")" + std::string(5000, 'x') + "\"}]}"),
+                 "hosts[0].id is longer than 4096 bytes"));
+
+  std::string many = head + R"(, "hosts": [{})";
+  for (int i = 0; i < 70'000; ++i) many += ",{}";
+  CHECK(contains(complaint(many + "]}"), "hosts has more than 65536 elements"));
+
+  const auto refuse = [](const std::string& text, atoll::JsonLimits limits) -> std::string {
+    try {
+      atoll::parse_json(text, "small", limits);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  CHECK(refuse("[1, 2, 3]", {.bytes = 8}) == "small: byte 8: larger than 8 bytes");
+  CHECK(contains(refuse("[1, 2, 3]", {.values = 3}), "more than 3 values"));
+  CHECK(refuse("[1, 2, 3]", {.values = 4}) == "nothing");
+}
+
+TEST_CASE("topology files: what cannot be loaded says why") {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("atoll_topology_" + std::to_string(std::hash<std::string>{}(__FILE__)) + ".x");
+  const auto code_of = [](const std::string& name) {
+    try {
+      atoll::load_topology(name);
+    } catch (const Error& error) {
+      CHECK(contains(error.what(), name));
+      return error.code();
+    }
+    return ErrorCode::internal;
+  };
+  CHECK(code_of("/nowhere/node.json") == ErrorCode::not_found);
+  CHECK(code_of("/") == ErrorCode::io);
+  std::ofstream(path) << "GPU0 GPU1";
+  CHECK(code_of(path.string()) == ErrorCode::bad_data);
+  std::ofstream(path) << "";
+  CHECK(code_of(path.string()) == ErrorCode::bad_data);
+  std::ofstream(path) << "  \n" << full_machine().to_json();
+  CHECK(atoll::load_topology(path.string()).gpus.size() == 16);
+  std::filesystem::remove(path);
+}

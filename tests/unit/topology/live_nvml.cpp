@@ -1,0 +1,385 @@
+// Tests of the NVML source with the fake NVML library that is built from fake_nvml.cpp.
+#include <doctest/doctest.h>
+
+#include <fmt/format.h>
+#include <algorithm>
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "facts.hpp"
+#include "gpu_models.hpp"
+#include "sources/nvml_reading.hpp"
+#include "sources/source.hpp"
+#include "unit/captured_tree.hpp"
+#include "unit/unit/topology/machines.hpp"
+
+using atoll::get_fact;
+using atoll::IslandState;
+using atoll::Topology;
+using atoll::TopologyGpu;
+using atoll::TopologyLink;
+namespace fact = atoll::fact;
+namespace sources = atoll::topology_sources;
+using machines::CapturedTree;
+
+namespace {
+
+// Selects the machine that the fake NVML library shows for the duration of one test.
+class Play {
+ public:
+  explicit Play(const char* machine) { setenv("ATOLL_FAKE_NVML", machine, 1); }
+  Play(const Play&) = delete;
+  Play& operator=(const Play&) = delete;
+  ~Play() { unsetenv("ATOLL_FAKE_NVML"); }
+};
+
+enum class Driver {
+  current,
+  old
+};
+
+void look(const CapturedTree& tree, Topology& topology, Driver driver = Driver::current) {
+  auto request = tree.request();
+  request.nvml = driver == Driver::current ? ATOLL_FAKE_NVML_LIBRARY : ATOLL_FAKE_NVML_OLD_LIBRARY;
+  sources::nvml(request, topology);
+}
+
+Topology discover(const char* machine, Driver driver = Driver::current) {
+  const Play play(machine);
+  const CapturedTree tree;
+  Topology topology;
+  machines::add_host(topology, "h");
+  look(tree, topology, driver);
+  fill_link_rates(topology);
+  return topology;
+}
+
+// Returns a GPU as hwloc reports it, with a bus id that the fake NVML library knows.
+TopologyGpu pci_gpu(int number, int position) {
+  TopologyGpu gpu;
+  gpu.id = fmt::format("h/gpu{}", position);
+  gpu.host = "h";
+  gpu.busid = fmt::format("00000000:{:x}0:00.0", number + 1);
+  gpu.model = "GA100 [A100 SXM4 40GB]";
+  gpu.numa = number / 2;
+  gpu.facts = {{"pci.device", "10de:20b0"}};
+  return gpu;
+}
+
+std::string source_reason(const Topology& topology) {
+  return std::string(get_fact(topology.hosts[0].facts, "source.nvml"));
+}
+
+int links_between(const Topology& topology, const std::string& a, const std::string& b) {
+  int count = 0;
+  for (const TopologyLink& link : topology.links)
+    if ((link.a == a && link.b == b) || (link.a == b && link.b == a)) count += link.count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("nvml: a library that is absent, and one that does not start") {
+  Topology topology;
+  machines::add_host(topology, "h", 2);
+  const CapturedTree tree;
+  sources::nvml(tree.request(), topology);
+  CHECK(source_reason(topology) ==
+        tree.path("no such library") + " cannot be opened: No such file or directory");
+  CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
+  CHECK(topology.gpus.size() == 2);
+
+  topology = discover("no driver");
+  CHECK(source_reason(topology) == "NVML: driver not loaded (9)");
+  CHECK(topology.gpus.empty());
+  CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
+}
+
+TEST_CASE("nvml: a driver that hangs does not stop discovery") {
+  const Play play("hang");
+  const auto reading = sources::read_nvml(ATOLL_FAKE_NVML_LIBRARY, std::chrono::milliseconds(100));
+  CHECK(reading.failure == "NVML: no answer within 0.1 s");
+  CHECK(reading.gpus.empty());
+  // Gives the abandoned thread, which hangs for 600 ms in the fake library, time to end by itself.
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+}
+
+TEST_CASE("nvml: HGX H100, with one link down and one GPU out of the fabric") {
+  const Topology topology = discover("hgx");
+  REQUIRE(topology.gpus.size() == 8);
+  CHECK(source_reason(topology).empty());
+  CHECK(get_fact(topology.hosts[0].facts, fact::driver_version) == "550.54.15");
+  CHECK(topology.hosts[0].gpu_links == IslandState::known);
+  REQUIRE(topology.links.size() == 8);
+  for (std::size_t i = 0; i < 8; ++i) {
+    CAPTURE(i);
+    const TopologyGpu& gpu = topology.gpus[i];
+    CHECK(gpu.id == fmt::format("h/gpu{}", i));
+    CHECK(gpu.index == static_cast<int>(i));
+    CHECK(gpu.busid == fmt::format("00000000:{:x}0:00.0", i + 1));
+    CHECK(gpu.uuid == fmt::format("GPU-{}", i));
+    CHECK(gpu.model == "NVIDIA H100 80GB HBM3");
+    const TopologyLink& link = topology.links[i];
+    CHECK(link.a == gpu.id);
+    CHECK(link.b == "h/nvswitch0");
+    CHECK(link.type == "nvlink");
+    CHECK(link.count == (i == 3 ? 17 : 18));
+    CHECK(link.gbyte_s == (i == 3 ? 425 : 450));
+    CHECK(get_fact(gpu.facts, fact::nvlink_total) == "18");
+    CHECK(get_fact(gpu.facts, fact::nvlink_active) == (i == 3 ? "17" : "18"));
+    CHECK(get_fact(gpu.facts, fact::nvlink_errors) == (i == 2 ? "7" : "0"));
+    CHECK(get_fact(gpu.facts, fact::fabric_state) == (i == 5 ? "in_progress" : "completed"));
+    CHECK(get_fact(gpu.facts, fact::fabric_status) == (i == 5 ? "" : "success"));
+    CHECK(get_fact(gpu.facts, fact::fabric_health) == (i == 5 ? "" : "healthy"));
+    CHECK(get_fact(gpu.facts, fact::fabric_cluster) ==
+          (i == 5 ? "" : "00000000-0000-0000-0000-000000000000"));
+  }
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].gpu_gbyte_s == 425);
+}
+
+TEST_CASE("nvml: what it says of a GPU") {
+  const Topology topology = discover("hgx");
+  REQUIRE(topology.gpus.size() == 8);
+  const auto of = [&topology](std::size_t gpu, std::string_view name) {
+    return get_fact(topology.gpus[gpu].facts, name);
+  };
+  CHECK(of(0, fact::sm) == "90");
+  CHECK(of(0, fact::pci_device) == "10de:2330");
+  CHECK(of(0, fact::memory_bytes) == "85899345920");
+  CHECK(of(0, fact::pci_gt_s) == "2.5");
+  CHECK(of(0, fact::pci_gt_s_max) == "32");
+  CHECK(of(0, fact::pci_width) == "16");
+  CHECK(of(7, fact::pci_width) == "8");
+  CHECK(of(7, fact::pci_width_max) == "16");
+  CHECK(of(0, fact::pci_replays) == "0");
+  CHECK(of(7, fact::pci_replays) == "12");
+  CHECK(of(0, fact::persistence) == "no");
+  CHECK(of(1, fact::persistence) == "yes");
+  CHECK(of(0, fact::ecc_remap_pending) == "no");
+  CHECK(of(4, fact::ecc_remap_pending) == "yes");
+  CHECK(of(4, fact::ecc_remap_failed) == "no");
+  CHECK(of(0, fact::throttle) == "none");
+  CHECK(of(6, fact::throttle) == "power_cap thermal hw_slowdown");
+  CHECK(of(0, fact::power_limit_w) == "700");
+  CHECK(of(1, fact::power_limit_w) == "350.5");
+  CHECK(of(1, fact::power_default_w) == "700");
+  CHECK(of(0, fact::mig) == "no");
+}
+
+TEST_CASE("nvml: fabric across hosts, its health, and counters of generation 5") {
+  const Topology topology = discover("blackwell");
+  REQUIRE(topology.gpus.size() == 2);
+  const auto of = [&topology](std::size_t gpu, std::string_view name) {
+    return get_fact(topology.gpus[gpu].facts, name);
+  };
+  CHECK(of(0, fact::fabric_cluster) == "00010203-0405-0607-0809-0a0b0c0d0e0f");
+  CHECK(of(0, fact::fabric_clique) == "32766");
+  CHECK(of(0, fact::fabric_health) == "healthy");
+  CHECK(of(1, fact::fabric_health) ==
+        "degraded bandwidth, incorrect configuration (insufficient NVLinks)");
+  CHECK(of(0, fact::nvlink_errors) == "2");
+  CHECK(of(0, fact::sm) == "100");
+  REQUIRE(topology.links.size() == 2);
+  CHECK(topology.links[0].gbyte_s == 900);
+}
+
+TEST_CASE("nvml: a board without switches") {
+  const Topology topology = discover("board");
+  CHECK(topology.hosts[0].gpu_links == IslandState::known);
+  REQUIRE(topology.links.size() == 6);
+  for (int i = 0; i < 4; ++i)
+    for (int j = i + 1; j < 4; ++j)
+      CHECK(links_between(topology, machines::gpu("h", i), machines::gpu("h", j)) == 4);
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].pair_gbyte_s == 100);
+  CHECK(islands[0].gpu_gbyte_s == 300);
+}
+
+TEST_CASE("nvml: GPUs that have no NVLink") {
+  const Topology topology = discover("t4");
+  REQUIRE(topology.gpus.size() == 4);
+  CHECK(topology.links.empty());
+  CHECK(topology.hosts[0].gpu_links == IslandState::none);
+  CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_active).empty());
+  CHECK(get_fact(topology.gpus[0].facts, fact::mig).empty());
+  CHECK(find_islands(topology).size() == 4);
+}
+
+TEST_CASE("nvml: links that lead nowhere are shown to be absent") {
+  const Topology topology = discover("no bridge");
+  CHECK(topology.hosts[0].gpu_links == IslandState::none);
+  CHECK(get_fact(topology.gpus[1].facts, fact::nvlink_active) == "0");
+  CHECK(get_fact(topology.gpus[1].facts, fact::nvlink_total) == "12");
+  CHECK(get_fact(topology.gpus[1].facts, fact::nvlink_errors).empty());
+}
+
+TEST_CASE("nvml: never a false none") {
+  // NVML reports no links for a virtual GPU although its model has links, so the links are unknown.
+  CHECK(discover("virtual").hosts[0].gpu_links == IslandState::unknown);
+  // The active links lead to bus ids that this machine does not have, so the links are unknown.
+  const Topology topology = discover("renumbered");
+  CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
+  REQUIRE_FALSE(topology.links.empty());
+  for (const auto& link : topology.links) CHECK(link.type == "nvlink_unseen");
+  for (const auto& island : find_islands(topology)) CHECK(island.state == IslandState::unknown);
+  CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_active) == "12");
+}
+
+TEST_CASE("nvml: links to processors join no GPUs") {
+  Topology topology = discover("power");
+  REQUIRE(topology.links.size() == 3);
+  CHECK(topology.links[0].type == "nvlink");
+  CHECK(links_between(topology, "h/gpu0", "h/gpu1") == 3);
+  CHECK(topology.links[1].type == "nvlink_cpu");
+  CHECK(topology.links[1].count == 3);
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].gpu_gbyte_s == 75);
+}
+
+TEST_CASE("nvml: partitions belong to their GPU") {
+  const Topology topology = discover("mig");
+  REQUIRE(topology.gpus.size() == 1);
+  CHECK(get_fact(topology.gpus[0].facts, fact::mig) == "yes");
+  CHECK(topology.gpus[0].partitions == std::vector<std::string>{"MIG-0", "MIG-1"});
+  CHECK(get_fact(topology.gpus[0].facts, fact::ecc_remap_pending).empty());
+}
+
+TEST_CASE("nvml: a GPU that is lost keeps its place") {
+  const Play play("lost");
+  const CapturedTree tree;
+  Topology topology;
+  machines::add_host(topology, "h");
+  for (int i = 0; i < 2; ++i) topology.gpus.push_back(pci_gpu(i, i));
+  look(tree, topology);
+  REQUIRE(topology.gpus.size() == 2);
+  CHECK(topology.gpus[1].uuid.empty());
+  CHECK(source_reason(topology) == "NVML: 1 of 2 GPUs cannot be opened: GPU is lost (15)");
+}
+
+TEST_CASE("nvml: GPUs of the bus that this process may not use are left out") {
+  const Play play("two of a board");
+  const CapturedTree tree;
+  Topology topology;
+  machines::add_host(topology, "h");
+  // hwloc sees all GPUs of the host in a different order than NVML, and one GPU of another vendor.
+  for (const int number : {3, 2, 1, 0}) {
+    topology.gpus.push_back(pci_gpu(number, 3 - number));
+    tree.add_pci(fmt::format("pci0000:00/0000:{:x}0:00.0", number + 1));
+  }
+  topology.gpus.push_back(pci_gpu(8, 4));
+  topology.gpus.back().facts["pci.device"] = "1002:74a1";
+  topology.paths.push_back({"h/gpu0", "h/gpu1", atoll::PathLevel::pix});
+  topology.paths.push_back({"h/gpu2", "h/gpu3", atoll::PathLevel::pxb});
+  look(tree, topology);
+  REQUIRE(topology.gpus.size() == 3);
+  CHECK(get_fact(topology.hosts[0].facts, fact::hidden_gpus) ==
+        "00000000:40:00.0 00000000:30:00.0");
+  // The AMD GPU has no NVML index, so all GPUs keep the ids that hwloc gave them.
+  CHECK(topology.gpus[0].id == "h/gpu2");
+  CHECK(topology.gpus[0].uuid == "GPU-1");
+  CHECK(topology.gpus[0].numa == 0);
+  CHECK(topology.gpus[1].id == "h/gpu3");
+  CHECK(topology.gpus[1].uuid == "GPU-0");
+  REQUIRE(topology.paths.size() == 1);
+  CHECK(topology.paths[0].level == atoll::PathLevel::pxb);
+  CHECK(std::ranges::count(topology.links, "nvlink", &atoll::TopologyLink::type) == 1);
+  CHECK(std::ranges::count(topology.links, "nvlink_unseen", &atoll::TopologyLink::type) == 4);
+  CHECK(links_between(topology, "h/gpu2", "h/gpu3") == 4);
+  CHECK(topology.hosts[0].gpu_links == IslandState::known);
+}
+
+TEST_CASE("nvml: a GPU without permission is hidden, not broken") {
+  const Play play("denied");
+  const CapturedTree tree;
+  Topology topology;
+  machines::add_host(topology, "h");
+  for (int i = 0; i < 2; ++i) topology.gpus.push_back(pci_gpu(i, i));
+  look(tree, topology);
+  CHECK(topology.gpus.size() == 1);
+  CHECK(source_reason(topology).empty());
+  CHECK(get_fact(topology.hosts[0].facts, fact::hidden_gpus) == "00000000:20:00.0");
+}
+
+TEST_CASE("nvml: ids follow its numbers") {
+  const Play play("board");
+  const CapturedTree tree;
+  Topology topology;
+  machines::add_host(topology, "h");
+  for (const int number : {3, 2, 1, 0}) topology.gpus.push_back(pci_gpu(number, 3 - number));
+  topology.paths.push_back({"h/gpu0", "h/gpu1", atoll::PathLevel::pix});
+  look(tree, topology);
+  REQUIRE(topology.gpus.size() == 4);
+  CHECK(topology.gpus[0].busid == "00000000:10:00.0");
+  CHECK(topology.gpus[0].id == "h/gpu0");
+  CHECK(topology.gpus[0].model == "NVIDIA A100-SXM4-40GB");
+  CHECK(topology.paths[0].a == "h/gpu3");
+  CHECK(topology.paths[0].b == "h/gpu2");
+}
+
+TEST_CASE("nvml: hwloc's links are confirmed, or contradicted") {
+  const auto with_hwloc = [](int count_of_one_pair) {
+    const Play play("board");
+    const CapturedTree tree;
+    Topology topology;
+    machines::add_host(topology, "h", 0, IslandState::known);
+    for (int i = 0; i < 4; ++i) topology.gpus.push_back(pci_gpu(i, i));
+    machines::join_all(topology, "h", {0, 1, 2, 3});
+    topology.links[0].count = count_of_one_pair;
+    look(tree, topology);
+    return topology;
+  };
+  Topology topology = with_hwloc(4);
+  CHECK(topology.conflicts.empty());
+  REQUIRE(topology.links.size() == 6);
+  CHECK(topology.links[0].gbyte_s == 100);  // the bandwidth that hwloc reported is kept
+
+  topology = with_hwloc(3);
+  REQUIRE(topology.conflicts.size() == 1);
+  CHECK(topology.conflicts[0].subject == "h/gpu0 - h/gpu1");
+  CHECK(topology.conflicts[0].member == "links");
+  CHECK(topology.conflicts[0].believed == "4 (NVML)");
+  CHECK(topology.conflicts[0].contradiction == "3 (hwloc)");
+  REQUIRE(topology.links.size() == 6);
+  CHECK(topology.links[0].count == 4);
+}
+
+TEST_CASE("nvml: a library of 2018") {
+  Topology topology = discover("board", Driver::old);
+  CHECK(topology.hosts[0].gpu_links == IslandState::known);
+  CHECK(topology.links.size() == 6);
+  CHECK(topology.gpus[3].index == 3);
+  CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_errors) == "12");
+  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_state).empty());
+
+  // The switch is not visible, and a driver of 2018 does not report the type of a link's peer.
+  topology = discover("hgx", Driver::old);
+  REQUIRE(topology.links.size() == 8);
+  CHECK(topology.links[7].b == "h/nvswitch0");
+  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_state) == "completed");
+  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_clique) == "3");
+  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_cluster) ==
+        "abababab-abab-abab-abab-abababababab");
+  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_health).empty());
+}
+
+TEST_CASE("nvml: where the library does not name a peer, the PCI bus does") {
+  const Play play("power");
+  const CapturedTree tree;
+  for (int i = 0; i < 3; ++i) {
+    const std::string npu = tree.add_pci(fmt::format("pci0004:00/0004:00:0{}.0", i));
+    tree.write(npu + "class", "0x068000\n");
+    tree.write(npu + "vendor", "0x1014\n");
+  }
+  Topology topology;
+  machines::add_host(topology, "h");
+  look(tree, topology, Driver::old);
+  CHECK(links_between(topology, "h/gpu0", "h/gpu1") == 3);
+  CHECK(links_between(topology, "h/gpu0", "h/package0") == 3);
+  CHECK(topology.hosts[0].gpu_links == IslandState::known);
+}

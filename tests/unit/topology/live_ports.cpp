@@ -1,0 +1,346 @@
+// Tests of the sources that read network adapters and interfaces, on a captured sysfs tree.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "facts.hpp"
+#include "sources/source.hpp"
+#include "unit/captured_tree.hpp"
+#include "unit/unit/topology/machines.hpp"
+
+using atoll::get_fact;
+using atoll::Topology;
+using atoll::TopologyNic;
+namespace fact = atoll::fact;
+namespace sources = atoll::topology_sources;
+using machines::CapturedTree;
+
+namespace {
+
+// Adds an RDMA adapter to the PCI bus and to /sys/class/infiniband. Returns the folder of the
+// adapter's first port.
+std::string add_adapter(const CapturedTree& tree, const std::string& name, const std::string& busid,
+                        const std::string& vendor = "0x15b3") {
+  const std::string pci = tree.add_pci("pci0000:15/" + busid);
+  tree.write(pci + "vendor", vendor + "\n");
+  const std::string adapter = pci + "infiniband/" + name;
+  tree.make_folder(adapter);
+  tree.link("sys/class/infiniband/" + name, adapter);
+  tree.link(adapter + "/device", "sys/devices/pci0000:15/" + busid);
+  return adapter + "/ports/1/";
+}
+
+void write_port(const CapturedTree& tree, const std::string& port, const std::string& layer,
+                const std::string& state, const std::string& rate) {
+  tree.write(port + "link_layer", layer + "\n");
+  tree.write(port + "state", state + "\n");
+  tree.write(port + "rate", rate + "\n");
+}
+
+void add_interface(const CapturedTree& tree, const std::string& name, const std::string& state,
+                   const std::string& speed, const std::string& device = "") {
+  const std::string folder = "sys/class/net/" + name + "/";
+  tree.write(folder + "type", "1\n");
+  tree.write(folder + "operstate", state + "\n");
+  if (!speed.empty()) tree.write(folder + "speed", speed + "\n");
+  tree.write(folder + "mtu", "1500\n");
+  if (!device.empty()) tree.link(folder + "device", device);
+}
+
+Topology look_at_ports(const CapturedTree& tree, Topology topology = {}) {
+  if (topology.hosts.empty()) machines::add_host(topology, "h");
+  sources::sysfs_ports(tree.request(), topology);
+  return topology;
+}
+
+}  // namespace
+
+TEST_CASE("ports: an InfiniBand port in full") {
+  const CapturedTree tree;
+  const std::string port = add_adapter(tree, "mlx5_0", "0000:16:00.0");
+  write_port(tree, port, "InfiniBand", "4: ACTIVE", "400 Gb/sec (4X NDR)");
+  tree.write(port + "phys_state", "5: LinkUp\n");
+  tree.write(port + "lid", "0x1f\n");
+  tree.write(port + "sm_lid", "0x1\n");
+  tree.write(port + "../../sys_image_guid", "0c42:a103:00b3:bb40\n");
+  tree.write(port + "../../node_guid", "0c42:a103:00b3:bb41\n");
+  tree.write(port + "../../fw_ver", "28.39.1002\n");
+  tree.write(port + "counters/symbol_error", "12\n");
+  tree.write(port + "counters/link_downed", "3\n");
+  tree.write(port + "counters/port_rcv_errors", "0\n");
+  tree.write(port + "counters/port_xmit_discards", "99\n");
+  const Topology topology = look_at_ports(tree);
+  REQUIRE(topology.nics.size() == 1);
+  const TopologyNic& nic = topology.nics[0];
+  CHECK(nic.id == "h/mlx5_0");
+  CHECK(nic.host == "h");
+  CHECK(nic.busid == "00000000:16:00.0");
+  CHECK(nic.layer == "infiniband");
+  CHECK(nic.state == "active");
+  CHECK(nic.rate_gbit_s == 400);
+  CHECK(nic.evidence == "sysfs");
+  CHECK(nic.adapter == "0c42:a103:00b3:bb40");
+  CHECK_FALSE(nic.is_virtual);
+  CHECK(get_fact(nic.facts, fact::width) == "4");
+  CHECK(get_fact(nic.facts, fact::phys_state) == "linkup");
+  CHECK(get_fact(nic.facts, fact::lid) == "31");
+  CHECK(get_fact(nic.facts, fact::sm_lid) == "1");
+  CHECK(get_fact(nic.facts, fact::node_guid) == "0c42:a103:00b3:bb41");
+  CHECK(get_fact(nic.facts, fact::firmware) == "28.39.1002");
+  CHECK(get_fact(nic.facts, fact::errors) == "symbol_error 12, link_downed 3");
+  CHECK(get_fact(nic.facts, fact::gid_roce_v2).empty());
+}
+
+TEST_CASE("ports: states, and what a port that is not up does not tell") {
+  const CapturedTree tree;
+  const std::string down = add_adapter(tree, "mlx5_0", "0000:16:00.0");
+  write_port(tree, down, "InfiniBand", "1: DOWN", "10 Gb/sec (4X SDR)");
+  tree.write(down + "phys_state", "2: Polling\n");
+  const std::string init = add_adapter(tree, "mlx5_1", "0000:17:00.0");
+  write_port(tree, init, "InfiniBand", "2: INIT", "200 Gb/sec (4X HDR)");
+  tree.write(init + "counters/symbol_error", "0\n");
+  const std::string narrow = add_adapter(tree, "mlx5_2", "0000:18:00.0");
+  write_port(tree, narrow, "InfiniBand", "4: ACTIVE", "2.5 Gb/sec (1X SDR)");
+  const std::string odd = add_adapter(tree, "mlx5_10", "0000:19:00.0");
+  write_port(tree, odd, "InfiniBand", "4: ACTIVE", "-4 Gb/sec");
+  const Topology topology = look_at_ports(tree);
+  REQUIRE(topology.nics.size() == 4);
+  CHECK(topology.nics[0].state == "down");
+  CHECK_FALSE(topology.nics[0].rate_gbit_s);
+  CHECK(topology.nics[0].evidence.empty());
+  CHECK(get_fact(topology.nics[0].facts, fact::phys_state) == "polling");
+  CHECK(get_fact(topology.nics[0].facts, fact::errors).empty());
+  CHECK(topology.nics[1].state == "init");
+  CHECK_FALSE(topology.nics[1].rate_gbit_s);
+  CHECK(get_fact(topology.nics[1].facts, fact::errors) == "none");
+  CHECK(topology.nics[2].rate_gbit_s == 2.5);
+  CHECK(get_fact(topology.nics[2].facts, fact::width) == "1");
+  CHECK(topology.nics[3].name == "mlx5_10");
+  CHECK_FALSE(topology.nics[3].rate_gbit_s);
+}
+
+TEST_CASE("ports: RoCE, its GIDs, interface and MTU") {
+  const CapturedTree tree;
+  const std::string port = add_adapter(tree, "mlx5_0", "0000:16:00.0");
+  write_port(tree, port, "Ethernet", "4: ACTIVE", "200 Gb/sec (4X HDR)");
+  tree.write(port + "lid", "0x0\n");
+  const auto gid = [&](int number, const std::string& text, const std::string& type) {
+    tree.write(fmt::format("{}gids/{}", port, number), text + "\n");
+    if (!type.empty()) tree.write(fmt::format("{}gid_attrs/types/{}", port, number), type + "\n");
+  };
+  const std::string local = "fe80:0000:0000:0000:0e42:a1ff:feb3:bb40";
+  const std::string mapped = "0000:0000:0000:0000:0000:ffff:0a00:0001";
+  gid(0, local, "IB/RoCE v1");
+  gid(1, local, "RoCE v2");
+  gid(2, "0000:0000:0000:0000:0000:0000:0000:0000", "");
+  gid(3, mapped, "IB/RoCE v1");
+  gid(4, "0000:0000:0000:0000:0000:ffff:a9fe:0001", "RoCE v2");
+  tree.write(port + "gid_attrs/ndevs/0", "ens1np0\n");
+  add_interface(tree, "ens1np0", "up", "200000");
+  tree.write("sys/class/net/ens1np0/mtu", "9000\n");
+  Topology topology = look_at_ports(tree);
+  REQUIRE(topology.nics.size() == 1);
+  CHECK(topology.nics[0].layer == "ethernet");
+  CHECK(get_fact(topology.nics[0].facts, fact::gid_roce_v2) == "none");
+  CHECK(get_fact(topology.nics[0].facts, fact::netdev) == "ens1np0");
+  CHECK(get_fact(topology.nics[0].facts, fact::mtu) == "9000");
+  CHECK(get_fact(topology.nics[0].facts, fact::lid).empty());
+  gid(5, mapped, "RoCE v2");
+  CHECK(get_fact(look_at_ports(tree).nics[0].facts, fact::gid_roce_v2) == "5");
+}
+
+TEST_CASE("ports: adapters without a GUID are not one adapter, and EFA is no Ethernet") {
+  const CapturedTree tree;
+  for (const char* name : {"rdmap79s0", "rdmap80s0"}) {
+    const std::string port = add_adapter(
+        tree, name, fmt::format("0000:{}:00.0", std::string_view(name).substr(5, 2)), "0x1d0f");
+    write_port(tree, port, "Unspecified", "4: ACTIVE", "100 Gb/sec (4X EDR)");
+    tree.write(port + "../../sys_image_guid", "0000:0000:0000:0000\n");
+    tree.write(port + "../../node_guid", "0000:0000:0000:0000\n");
+  }
+  // hwloc has reported the adapter as Ethernet and with a GUID of zeros.
+  Topology topology;
+  machines::add_host(topology, "h");
+  TopologyNic known;
+  known.id = "h/rdmap79s0";
+  known.host = "h";
+  known.name = "rdmap79s0";
+  known.layer = "ethernet";
+  known.adapter = "0000:0000:0000:0000";
+  topology.nics.push_back(known);
+  topology = look_at_ports(tree, topology);
+  REQUIRE(topology.nics.size() == 2);
+  for (const TopologyNic& nic : topology.nics) {
+    CHECK(nic.layer == "efa");
+    CHECK(nic.adapter.empty());
+    CHECK(nic.rate_gbit_s == 100);
+    CHECK(get_fact(nic.facts, fact::node_guid).empty());
+  }
+}
+
+TEST_CASE("ports: Omni-Path, a second port, RDMA in software") {
+  const CapturedTree tree;
+  write_port(tree, add_adapter(tree, "hfi1_0", "0000:16:00.0", "0x8086"), "InfiniBand", "4: ACTIVE",
+             "100 Gb/sec (4X EDR)");
+  const std::string dual = add_adapter(tree, "mlx4_0", "0000:17:00.0");
+  write_port(tree, dual, "InfiniBand", "4: ACTIVE", "56 Gb/sec (4X FDR)");
+  write_port(tree, dual + "../2/", "Ethernet", "4: ACTIVE", "40 Gb/sec (4X QDR)");
+  tree.write("sys/devices/pci0000:15/0000:17:00.0/net/ib0/dev_port", "0\n");
+  tree.write("sys/devices/pci0000:15/0000:17:00.0/net/eth5/dev_port", "1\n");
+  write_port(tree, "sys/class/infiniband/rxe0/ports/1/", "Ethernet", "4: ACTIVE",
+             "2.5 Gb/sec (1X SDR)");
+  tree.make_folder("sys/class/infiniband/rxe0/ports/many");
+  const Topology topology = look_at_ports(tree);
+  REQUIRE(topology.nics.size() == 4);
+  CHECK(topology.nics[0].layer == "omni-path");
+  CHECK(topology.nics[1].name == "mlx4_0");
+  CHECK(get_fact(topology.nics[1].facts, fact::netdev) == "ib0");
+  CHECK(topology.nics[2].name == "mlx4_0:2");
+  CHECK(topology.nics[2].layer == "ethernet");
+  CHECK(topology.nics[2].busid == topology.nics[1].busid);
+  CHECK(get_fact(topology.nics[2].facts, fact::netdev) == "eth5");
+  CHECK(topology.nics[3].name == "rxe0");
+  CHECK(topology.nics[3].is_virtual);
+  CHECK(topology.nics[3].busid.empty());
+}
+
+TEST_CASE("interfaces: without an RDMA adapter they are the NICs") {
+  const CapturedTree tree;
+  const std::string pci = tree.add_pci("pci0000:00/0000:00:03.0");
+  add_interface(tree, "eth0", "up", "25000", pci);
+  add_interface(tree, "eth1", "down", "-1", tree.add_pci("pci0000:00/0000:00:04.0"));
+  const std::string carrier = tree.add_pci("pci0000:00/0000:00:05.0");
+  tree.make_folder(carrier + "virtio3");
+  add_interface(tree, "eth2", "up", "-1", carrier + "virtio3");
+  add_interface(tree, "docker0", "up", "10000");
+  add_interface(tree, "veth12", "unknown", "10000");
+  add_interface(tree, "lo", "unknown", "");
+  tree.write("sys/class/net/lo/type", "772\n");
+  tree.write("sys/class/net/bonding_masters", "\n");
+  const Topology topology = look_at_ports(tree);
+  CHECK(get_fact(topology.hosts[0].facts, fact::net_interfaces) ==
+        "eth0 eth1 eth2 docker0 lo veth12");
+  REQUIRE(topology.nics.size() == 5);
+  CHECK(topology.nics[0].id == "h/eth0");
+  CHECK(topology.nics[0].busid == "00000000:00:03.0");
+  CHECK(topology.nics[0].layer == "ethernet");
+  CHECK(topology.nics[0].state == "active");
+  CHECK(topology.nics[0].rate_gbit_s == 25);
+  CHECK_FALSE(topology.nics[0].is_virtual);
+  CHECK(get_fact(topology.nics[0].facts, fact::mtu) == "1500");
+  CHECK(topology.nics[1].state == "down");
+  CHECK_FALSE(topology.nics[1].rate_gbit_s);
+  CHECK(topology.nics[2].busid == "00000000:00:05.0");
+  CHECK_FALSE(topology.nics[2].rate_gbit_s);
+  CHECK(topology.nics[3].name == "docker0");
+  CHECK(topology.nics[3].is_virtual);
+  CHECK(topology.nics[4].name == "veth12");
+  CHECK(topology.nics[4].state.empty());
+}
+
+TEST_CASE("interfaces: with an RDMA adapter they are listed only") {
+  const CapturedTree tree;
+  write_port(tree, add_adapter(tree, "mlx5_0", "0000:16:00.0"), "InfiniBand", "4: ACTIVE",
+             "400 Gb/sec (4X NDR)");
+  add_interface(tree, "eth0", "up", "25000", tree.add_pci("pci0000:00/0000:00:03.0"));
+  const Topology topology = look_at_ports(tree);
+  REQUIRE(topology.nics.size() == 1);
+  CHECK(topology.nics[0].name == "mlx5_0");
+  CHECK(get_fact(topology.hosts[0].facts, fact::net_interfaces) == "eth0");
+}
+
+TEST_CASE("interfaces: Slingshot by its vendor, whatever it is called") {
+  const CapturedTree tree;
+  const std::string known = tree.add_pci("pci0000:c0/0000:c1:00.0");
+  tree.write(known + "vendor", "0x17db\n");
+  add_interface(tree, "hsi0", "up", "200000", known);
+  const std::string other = tree.add_pci("pci0000:d0/0000:d1:00.0");
+  tree.write(other + "vendor", "0x17db\n");
+  tree.make_folder(other + "cxi/cxi1");
+  add_interface(tree, "hsn1", "down", "200000", other);
+  // This IP over InfiniBand interface has the name of a Slingshot interface.
+  const std::string mellanox = tree.add_pci("pci0000:e0/0000:e1:00.0");
+  tree.write(mellanox + "vendor", "0x15b3\n");
+  add_interface(tree, "hsi2", "up", "100000", mellanox);
+  Topology topology;
+  machines::add_host(topology, "h");
+  TopologyNic seen;
+  seen.id = "h/hsi0";
+  seen.host = "h";
+  seen.name = "hsi0";
+  seen.busid = "00000000:c1:00.0";
+  topology.nics.push_back(seen);
+  topology = look_at_ports(tree, topology);
+  REQUIRE(topology.nics.size() == 2);
+  CHECK(topology.nics[0].layer == "slingshot");
+  CHECK(topology.nics[0].state == "active");
+  CHECK(topology.nics[0].rate_gbit_s == 200);
+  CHECK(topology.nics[1].name == "cxi1");
+  CHECK(topology.nics[1].layer == "slingshot");
+  CHECK(topology.nics[1].state == "down");
+  CHECK(get_fact(topology.nics[1].facts, fact::netdev) == "hsn1");
+}
+
+TEST_CASE("interfaces: hundreds of them fit into one text, hardware first") {
+  const CapturedTree tree;
+  for (int i = 0; i < 600; ++i) tree.make_folder(fmt::format("sys/class/net/cali{:011}", i));
+  add_interface(tree, "zeth0", "up", "25000", tree.add_pci("pci0000:00/0000:00:03.0"));
+  const Topology topology = look_at_ports(tree);
+  const auto names = get_fact(topology.hosts[0].facts, fact::net_interfaces);
+  CHECK(names.size() < 4096);
+  CHECK(names.starts_with("zeth0 cali00000000000 "));
+  CHECK_FALSE(names.ends_with(" "));
+  CHECK(topology.nics.size() == 65);
+  CHECK(Topology::from_json(topology.to_json(), "live").nics.size() == 65);
+}
+
+TEST_CASE("ports: a host without /sys") {
+  const CapturedTree tree;
+  const Topology topology = look_at_ports(tree);
+  CHECK(topology.nics.empty());
+  CHECK(topology.hosts[0].facts.empty());
+}
+
+TEST_CASE("ports: counters of errors and of congestion") {
+  const CapturedTree tree;
+  const std::string port = add_adapter(tree, "mlx5_0", "0000:16:00.0");
+  write_port(tree, port, "Ethernet", "4: ACTIVE", "200 Gb/sec (4X HDR)");
+  tree.write(port + "counters/symbol_error", "2\n");
+  tree.write(port + "counters/port_xmit_wait", "18446744073709551615\n");  // more than is read
+  tree.write(port + "counters/port_xmit_discards", "99\n");
+  for (const char* name :
+       {"packet_seq_err", "implied_nak_seq_err", "roce_adp_retrans", "local_ack_timeout_err"})
+    tree.write(port + "hw_counters/" + name, "0\n");
+  tree.write(port + "hw_counters/out_of_sequence", "4\n");
+  tree.write(port + "hw_counters/rnr_nak_retry_err", "5\n");
+  tree.write(port + "hw_counters/np_ecn_marked_roce_packets", "6\n");
+  tree.write(port + "hw_counters/np_cnp_sent", "7\n");
+  tree.write(port + "hw_counters/rp_cnp_handled", "8\n");
+  tree.write(port + "hw_counters/lifespan", "10\n");
+  // The counters of Soft-RoCE, whose adapters have no folder `counters`.
+  const std::string soft = "sys/class/infiniband/rxe0/ports/1/";
+  write_port(tree, soft, "Ethernet", "4: ACTIVE", "2.5 Gb/sec (1X SDR)");
+  tree.write(soft + "hw_counters/link_downed", "1\n");
+  tree.write(soft + "hw_counters/rcvd_seq_err", "2\n");
+  tree.write(soft + "hw_counters/out_of_seq_request", "0\n");
+  tree.write(soft + "hw_counters/sent_pkts", "1000\n");
+  const std::string idle = add_adapter(tree, "mlx5_1", "0000:17:00.0");
+  write_port(tree, idle, "InfiniBand", "4: ACTIVE", "400 Gb/sec (4X NDR)");
+  tree.write(idle + "counters/port_xmit_wait", "0\n");
+  write_port(tree, add_adapter(tree, "mlx5_2", "0000:18:00.0"), "InfiniBand", "4: ACTIVE", "");
+  // Without a known host, the source adds RDMA ports alone.
+  add_interface(tree, "eth0", "up", "25000", tree.add_pci("pci0000:00/0000:00:03.0"));
+  Topology topology;
+  sources::sysfs_ports(tree.request(), topology);
+  REQUIRE(topology.nics.size() == 4);
+  CHECK(get_fact(topology.nics[0].facts, fact::errors) == "symbol_error 2");
+  CHECK(get_fact(topology.nics[0].facts, fact::congestion) ==
+        "out_of_sequence 4, port_xmit_discards 99, rnr_nak_retry_err 5, "
+        "np_ecn_marked_roce_packets 6, np_cnp_sent 7, rp_cnp_handled 8");
+  CHECK(get_fact(topology.nics[1].facts, fact::errors).empty());
+  CHECK(get_fact(topology.nics[1].facts, fact::congestion) == "none");
+  CHECK(get_fact(topology.nics[2].facts, fact::congestion).empty());
+  CHECK(topology.nics[3].name == "rxe0");
+  CHECK(get_fact(topology.nics[3].facts, fact::errors) == "link_downed 1");
+  CHECK(get_fact(topology.nics[3].facts, fact::congestion) == "rcvd_seq_err 2");
+  CHECK(atoll::is_momentary(fact::congestion));
+}

@@ -1,0 +1,474 @@
+// Tests of reading NCCL topology files of a few lines each.
+#include "unit/unit/topology/nccl_files.hpp"
+
+namespace {
+
+using namespace nccl_files;
+using atoll::get_fact;
+using atoll::IslandState;
+using atoll::Topology;
+namespace fact = atoll::fact;
+
+std::string complaint(const std::string& text) {
+  try {
+    read(text);
+  } catch (const atoll::Error& error) {
+    CHECK(error.code() == atoll::ErrorCode::bad_data);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a file is known by its first element") {
+  const auto recognises = atoll::importers::nccl_xml.recognises;
+  CHECK(recognises("\n<!-- a template --><system version=\"1\"/>"));
+  CHECK_FALSE(recognises("<topology version=\"2.0\"/>"));
+  CHECK_FALSE(recognises("<systems/>"));
+}
+
+TEST_CASE("an HGX board: all links of a GPU to its switches add up") {
+  const std::string links =
+      nvlink("0000:c3:00.0", 5, "0x068000") + nvlink("0000:c4:00.0", 5, "0x068000") +
+      nvlink("0000:c5:00.0", 4, "0x068000") + nvlink("0000:c6:00.0", 4, "0x068000");
+  const Topology topology =
+      read(system(cpu("numaid=\"0\" affinity=\"000000ff\"", gpu("0000:1b:00.0", 0, links)) +
+                  cpu("numaid=\"1\" affinity=\"0000ff00\"", gpu("0000:9B:00.0", 1, links))));
+  REQUIRE(topology.hosts.size() == 1);
+  CHECK(topology.hosts[0].id == "m");
+  CHECK(topology.hosts[0].numa_nodes == 2);
+  CHECK(topology.hosts[0].host_threads == 16);
+  CHECK(topology.hosts[0].gpu_links == IslandState::known);
+  REQUIRE(topology.gpus.size() == 2);
+  CHECK(topology.gpus[1].id == "m/gpu1");
+  CHECK(topology.gpus[1].busid == "00000000:9b:00.0");
+  CHECK(topology.gpus[1].numa == 1);
+  CHECK(get_fact(topology.gpus[1].facts, fact::sm) == "90");
+  CHECK(get_fact(topology.gpus[1].facts, fact::gdr) == "yes");
+  CHECK(get_fact(topology.gpus[1].facts, fact::nvlink_active) == "18");
+  REQUIRE(topology.links.size() == 2);
+  CHECK(topology.links[0].b == "m/nvswitch0");
+  CHECK(topology.links[0].count == 18);
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].gpu_gbyte_s == 450);
+}
+
+TEST_CASE("a board of four: each pair has one link, stated from both sides") {
+  std::string gpus;
+  for (int i = 0; i < 4; ++i) {
+    std::string links;
+    for (int j = 0; j < 4; ++j)
+      if (i != j) links += to_gpu(fmt::format("0000:{}1:00.0", j), 4);
+    gpus += gpu(fmt::format("0000:{}1:00.0", i), 3 - i, links, 80);
+  }
+  const Topology topology = read(one_cpu(gpus));
+  CHECK(topology.links.size() == 6);
+  CHECK(topology.conflicts.empty());
+  CHECK(topology.gpus[0].id == "m/gpu0");
+  CHECK(topology.gpus[0].busid == "00000000:31:00.0");
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].pair_gbyte_s == 100);
+  CHECK(islands[0].gpu_gbyte_s == 300);
+}
+
+TEST_CASE("pairs are islands of two") {
+  const Topology topology = read(one_cpu(
+      gpu("1:00:00.0", 0, to_gpu("2:00:00.0", 12)) + gpu("2:00:00.0", 1, to_gpu("1:00:00.0", 12)) +
+      gpu("3:00:00.0", 2, to_gpu("4:00:00.0", 12)) + gpu("4:00:00.0", 3, to_gpu("3:00:00.0", 12))));
+  CHECK(sizes(topology) == std::vector<std::size_t>{2, 2});
+}
+
+TEST_CASE("of two statements about a pair the smaller is believed") {
+  const Topology topology = read(one_cpu(gpu("0:1:00.0", 0, to_gpu("0:2:00.0", 4)) +
+                                         gpu("0:2:00.0", 1, to_gpu("0:1:00.0", 3))));
+  REQUIRE(topology.links.size() == 1);
+  CHECK(topology.links[0].count == 3);
+  REQUIRE(topology.conflicts.size() == 1);
+  CHECK(topology.conflicts[0].subject == "m/gpu0 - m/gpu1");
+  CHECK(topology.conflicts[0].member == "links");
+  CHECK(topology.conflicts[0].believed == "3 (dumps/m.xml, m/gpu1)");
+  CHECK(topology.conflicts[0].contradiction == "4 (dumps/m.xml, m/gpu0)");
+}
+
+TEST_CASE("a side that says nothing does not contradict, one that denies does") {
+  const std::string stated = gpu("0:1:00.0", 0, to_gpu("0:2:00.0", 4));
+  const Topology silent = read(one_cpu(stated + pci("0:2:00.0", "0x030200")));
+  CHECK(silent.conflicts.empty());
+  CHECK(silent.hosts[0].gpu_links == IslandState::known);
+  CHECK(sizes(silent) == std::vector<std::size_t>{2});
+  const Topology denied = read(one_cpu(stated + gpu("0:2:00.0", 1)));
+  CHECK(denied.links.size() == 1);
+  REQUIRE(denied.conflicts.size() == 1);
+  CHECK(denied.conflicts[0].contradiction == "0 (dumps/m.xml, m/gpu1)");
+}
+
+TEST_CASE("a GPU that is known by its class alone says nothing about links") {
+  const Topology topology = read(one_cpu(pci("0:1:00.0", "0x030200") + pci("0:2:00.0", "0x030000") +
+                                         pci("0:3:00.0", "0x038000") + pci("0:4:00.0", "0x120000") +
+                                         pci("0:5:00.0", "0x03")));
+  CHECK(topology.gpus.size() == 5);
+  CHECK(topology.gpus[0].index == -1);
+  CHECK(topology.hosts[0].gpu_links == IslandState::unknown);
+  CHECK(sizes(topology) == std::vector<std::size_t>{5});
+}
+
+TEST_CASE("GPUs without links have none") {
+  const Topology topology = read(one_cpu(gpu("0:1:00.0", 0) + gpu("0:2:00.0", 1)));
+  CHECK(topology.hosts[0].gpu_links == IslandState::none);
+  CHECK(sizes(topology) == std::vector<std::size_t>{1, 1});
+}
+
+TEST_CASE("one silent GPU leaves the host's links unknown") {
+  const std::string pair =
+      gpu("0:1:00.0", 0, to_gpu("0:2:00.0", 4)) + gpu("0:2:00.0", 1, to_gpu("0:1:00.0", 4));
+  CHECK(read(one_cpu(pair)).hosts[0].gpu_links == IslandState::known);
+  CHECK(read(one_cpu(pair + pci("0:3:00.0", "0x030200"))).hosts[0].gpu_links ==
+        IslandState::unknown);
+  CHECK(read(one_cpu(gpu("0:1:00.0", 0) + pci("0:3:00.0", "0x030200"))).hosts[0].gpu_links ==
+        IslandState::unknown);
+}
+
+TEST_CASE("links that point at themselves say nothing") {
+  const Topology alone = read(one_cpu(gpu("0:1:00.0", 0, to_gpu("00000000:01:00.0", 12)) +
+                                      gpu("0:2:00.0", 1, to_gpu("0:2:00.0", 12))));
+  CHECK(alone.hosts[0].gpu_links == IslandState::unknown);
+  CHECK(alone.links.empty());
+  CHECK(sizes(alone) == std::vector<std::size_t>{2});
+  const Topology beside =
+      read(one_cpu(gpu("0:1:00.0", 0, to_gpu("0:1:00.0", 12) + to_gpu("0:2:00.0", 4)) +
+                   gpu("0:2:00.0", 1, to_gpu("0:1:00.0", 4))));
+  CHECK(beside.hosts[0].gpu_links == IslandState::known);
+  REQUIRE(beside.links.size() == 1);
+  CHECK(beside.links[0].count == 4);
+}
+
+TEST_CASE("a switch that the machine cannot see joins its GPUs") {
+  for (const char* target : {"fffffff:ff:ff.0", "FFFFFFF:FFFF:FF", "0000:c3:00.0", ""}) {
+    CAPTURE(target);
+    const std::string link = nvlink(target, 18, "0x068000");
+    const Topology topology = read(one_cpu(gpu("0:1:00.0", 0, link) + gpu("0:2:00.0", 1, link)));
+    REQUIRE(topology.links.size() == 2);
+    CHECK(topology.links[1].b == "m/nvswitch0");
+    CHECK(sizes(topology) == std::vector<std::size_t>{2});
+  }
+}
+
+TEST_CASE("an island spans the hosts of one file whose GPUs point at a hidden switch") {
+  const std::string gpus = gpu("0:1:00.0", 0, hidden_switch) + gpu("0:2:00.0", 1, hidden_switch);
+  const Topology topology = read(system(cpu("host_hash=\"0xa\" numaid=\"0\"", gpus) +
+                                        cpu("host_hash=\"not hex\" numaid=\"0\"", gpus)));
+  REQUIRE(topology.hosts.size() == 2);
+  CHECK(topology.hosts[0].id == "m-0");
+  CHECK(topology.hosts[1].id == "m-1");
+  CHECK(get_fact(topology.hosts[1].facts, fact::host_hash) == "not hex");
+  CHECK(topology.gpus[3].id == "m-1/gpu1");
+  CHECK(topology.links[0].b == "rack:m/nvswitch0");
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].gpus.size() == 4);
+  CHECK(islands[0].hosts == std::vector<std::string>{"m-0", "m-1"});
+}
+
+TEST_CASE("hosts in one file keep their own switches apart") {
+  const std::string link = nvlink("0000:c3:00.0", 18, "0x068000");
+  const std::string gpus = gpu("0:1:00.0", 0, link) + gpu("0:2:00.0", 1, link);
+  const Topology own =
+      read(system(cpu("host_hash=\"0xa\"", gpus) + cpu("host_hash=\"0xb\"", gpus)));
+  CHECK(sizes(own) == std::vector<std::size_t>{2, 2});
+  const Topology one_hidden =
+      read(system(cpu("host_hash=\"0xa\"", gpus) +
+                  cpu("host_hash=\"0xb\"", gpu("0:1:00.0", 0, hidden_switch))));
+  CHECK(sizes(one_hidden) == std::vector<std::size_t>{2, 1});
+  CHECK(one_hidden.links.back().b == "m-1/nvswitch0");
+}
+
+TEST_CASE("a <cpu> without a hash belongs to the only host with one") {
+  CHECK(read(system(cpu("host_hash=\"0xa\"", "") + cpu("numaid=\"1\"", ""))).hosts.size() == 1);
+  CHECK(read(system(cpu("host_hash=\"0xa\"", "") + cpu("host_hash=\"0xb\"", "") +
+                    cpu("numaid=\"1\"", "")))
+            .hosts.size() == 3);
+}
+
+TEST_CASE("links to processors join nothing") {
+  const std::string bridge = "<pci busid=\"0006:00:00.0\" class=\"0x068000\" vendor=\"0x1014\"/>";
+  const auto gpus = [](const std::string& tclass) {
+    const std::string link = nvlink("0006:00:00.0", 3, tclass);
+    return gpu("4:04:00.0", 0, link, 70) + gpu("4:05:00.0", 1, link, 70);
+  };
+  const std::vector<std::string> machines{
+      one_cpu(gpus("0x068001")), one_cpu(bridge + gpus("0x068000")),
+      system(cpu("numaid=\"0\" arch=\"ppc64\"", gpus("0x068000")))};
+  for (const std::string& machine : machines) {
+    CAPTURE(machine);
+    const Topology topology = read(machine);
+    REQUIRE(topology.links.size() == 2);
+    CHECK(topology.links[0].type == "nvlink_cpu");
+    CHECK(topology.links[0].count == 3);
+    CHECK(topology.hosts[0].gpu_links == IslandState::known);
+    CHECK(sizes(topology) == std::vector<std::size_t>{1, 1});
+  }
+}
+
+TEST_CASE("RCCL's dialect") {
+  const auto apu = [](const std::string& busid, int dev, const std::string& target) {
+    return fmt::format(
+        "<pci busid=\"{}\" class=\"0x120000\" vendor=\"0x1002\" device=\"0x74a1\">"
+        "<gpu dev=\"{}\" sm=\"80\" gcn=\"910\"><xgmi target=\"{}\" count=\"2\" "
+        "tclass=\"0x120000\"/></gpu></pci>",
+        busid, dev, target);
+  };
+  const Topology topology =
+      read("<system version=\"2\"><cpu numaid=\"0\">" + apu("0:1:00.0", 0, "0:2:00.0") +
+           apu("0:2:00.0", 1, "0:1:00.0") + "</cpu></system>");
+  REQUIRE(topology.links.size() == 1);
+  CHECK(topology.links[0].type == "xgmi");
+  CHECK(topology.links[0].count == 2);
+  CHECK_FALSE(topology.links[0].gbyte_s);
+  CHECK(topology.gpus[0].model == "AMD Instinct MI300X");
+  CHECK(get_fact(topology.gpus[0].facts, fact::gcn) == "gfx90a");
+  CHECK(get_fact(topology.gpus[0].facts, fact::sm) == "");
+  const auto islands = find_islands(topology);
+  REQUIRE(islands.size() == 1);
+  CHECK(islands[0].fabric == "xgmi");
+}
+
+TEST_CASE("the link to a Grace processor is no NVLink between GPUs") {
+  const Topology topology = read(one_cpu(gpu("0:1:00.0", 0, "<c2c bw=\"44712\" count=\"5\"/>")));
+  CHECK(topology.links.empty());
+  CHECK(topology.hosts[0].gpu_links == IslandState::none);
+}
+
+TEST_CASE("links to GPUs that the file leaves out are kept and join nothing") {
+  const Topology topology = read(one_cpu(gpu("0:1:00.0", 0, to_gpu("0:9:00.0", 4)) +
+                                         gpu("0:2:00.0", 1, to_gpu("0:9:00.0", 4))));
+  REQUIRE(topology.links.size() == 2);
+  CHECK(topology.links[0].type == "nvlink_unseen");
+  CHECK(topology.links[0].b == "m/unseen-00000000:09:00.0");
+  // The two listed GPUs may be linked through GPUs that the file omits, so it is unknown whether
+  // they are linked.
+  REQUIRE(sizes(topology) == std::vector<std::size_t>{2});
+  CHECK(find_islands(topology)[0].state == IslandState::unknown);
+  CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_active) == "4");
+}
+
+TEST_CASE("a NIC") {
+  const Topology topology = read(one_cpu(
+      "<pci busid=\"0000:0c:00.0\" class=\"0x020700\" vendor=\"0x15b3\" device=\"0x1021\" "
+      "link_speed=\"32.0 GT/s PCIe\" link_width=\"16\">" +
+      net("name=\"mlx5_0\" speed=\"400000\" port=\"1\" guid=\"0x9a70500003ae6d94\" gdr=\"0\"") +
+      "</pci>"));
+  REQUIRE(topology.nics.size() == 1);
+  const atoll::TopologyNic& nic = topology.nics[0];
+  CHECK(nic.id == "m/mlx5_0");
+  CHECK(nic.busid == "00000000:0c:00.0");
+  CHECK(nic.rate_gbit_s == 400);
+  CHECK(nic.evidence == "nccl xml");
+  // The GUID of the adapter, as the Linux kernel prints it.
+  CHECK(nic.adapter == "946d:ae03:0050:709a");
+  CHECK(nic.layer == "infiniband");
+  CHECK(nic.state == "");
+  CHECK(nic.numa == 0);
+  CHECK_FALSE(nic.is_virtual);
+  CHECK(get_fact(nic.facts, fact::gdr) == "no");
+  CHECK(get_fact(nic.facts, fact::pci_device) == "15b3:1021");
+  CHECK(get_fact(nic.facts, fact::pci_class) == "0207");
+  CHECK(get_fact(nic.facts, fact::pci_gt_s) == "32");
+  CHECK(get_fact(nic.facts, fact::pci_width) == "16");
+}
+
+TEST_CASE("what is no rate and no GUID is left out") {
+  for (const char* speed : {"0", "-1", "", "fast"})
+    CHECK_FALSE(
+        read(one_cpu(net(fmt::format("name=\"eth0\" speed=\"{}\"", speed)))).nics[0].rate_gbit_s);
+  for (const char* guid : {"0x0", "0x3", "0xREDACTED", ""})
+    CHECK(read(one_cpu(net(fmt::format("name=\"cxi0\" guid=\"{}\"", guid)))).nics[0].adapter == "");
+}
+
+TEST_CASE("link layers, by class and vendor") {
+  const auto layer = [](const char* pci_class, const char* vendor) {
+    return read(one_cpu(fmt::format("<pci busid=\"0:1:00.0\" class=\"{}\" vendor=\"{}\">{}</pci>",
+                                    pci_class, vendor, net("name=\"n\""))))
+        .nics[0]
+        .layer;
+  };
+  CHECK(layer("0x020700", "0x15b3") == "infiniband");
+  CHECK(layer("0x020000", "0x15b3") == "ethernet");
+  CHECK(layer("0x020000", "0x1d0f") == "efa");
+  CHECK(layer("0x020000", "0x17db") == "slingshot");
+  CHECK(layer("0x020800", "0x8086") == "omni-path");
+  CHECK(layer("0x028000", "0x1234") == "");
+  CHECK(read(one_cpu(net("name=\"eth0\""))).nics[0].layer == "ethernet");
+  CHECK(read(one_cpu(net("name=\"ib0\""))).nics[0].layer == "");
+}
+
+TEST_CASE("an interface below several <cpu> is one NIC without a place") {
+  const std::string eth = net("name=\"eth0\" speed=\"10000\" port=\"0\"");
+  const Topology topology = read(system(cpu("numaid=\"0\"", eth) + cpu("numaid=\"1\"", eth)));
+  REQUIRE(topology.nics.size() == 1);
+  CHECK(topology.nics[0].numa == -1);
+  CHECK(read(one_cpu(eth)).nics[0].numa == 0);
+}
+
+TEST_CASE("a second port of one adapter") {
+  const Topology topology = read(one_cpu(
+      pci("0:1:00.0", "0x020700",
+          "<nic><net name=\"mlx4_0\" port=\"1\"/><net name=\"mlx4_0\" port=\"2\"/></nic>")));
+  REQUIRE(topology.nics.size() == 2);
+  CHECK(topology.nics[0].id == "m/mlx4_0");
+  CHECK(topology.nics[1].id == "m/mlx4_0:2");
+}
+
+TEST_CASE("virtual interfaces are told by their names") {
+  for (const char* name : {"veth268d912", "br-3c276cd5dbc3", "docker0", "virbr0", "lo", "vxlan.1",
+                           "flannel.1", "cni0", "cali12", "tun0", "tap1", "br0"})
+    CHECK_MESSAGE(read(one_cpu(net(fmt::format("name=\"{}\"", name)))).nics[0].is_virtual, name);
+  for (const char* name : {"eth0", "eno1np0", "mlx5_bond_0", "bond0", "ib0", "broadcom"})
+    CHECK_MESSAGE(!read(one_cpu(net(fmt::format("name=\"{}\"", name)))).nics[0].is_virtual, name);
+}
+
+TEST_CASE("an adapter without <net> is called by its bus id") {
+  const Topology topology = read(one_cpu(
+      "<pci busid=\"0000:10:1b.0\" class=\"0x020000\" vendor=\"0x1d0f\" device=\"0xefa0\"/>" +
+      pci("00000001:01:00.0", "0x020700", "<nic/>") + pci("0000:4f:00.0", "") +
+      pci("0000:02:00.0", "0x020000", pci("0000:03:00.0", "0x010000"))));
+  REQUIRE(topology.nics.size() == 2);
+  CHECK(topology.nics[0].name == "nic-0000:10:1b.0");
+  CHECK(topology.nics[0].layer == "efa");
+  CHECK_FALSE(topology.nics[0].rate_gbit_s);
+  CHECK(topology.nics[1].name == "nic-0001:01:00.0");
+}
+
+TEST_CASE("speeds and widths as files have them") {
+  const auto facts = [](const char* speed, const char* width) {
+    return read(one_cpu(fmt::format("<pci busid=\"0:1:00.0\" class=\"0x030200\" link_speed=\"{}\" "
+                                    "link_width=\"{}\"/>",
+                                    speed, width)))
+        .gpus[0]
+        .facts;
+  };
+  CHECK(get_fact(facts("32.0 GT/s PCIe", "16"), fact::pci_gt_s) == "32");
+  CHECK(get_fact(facts("32 GT/s PCIe/s", "16"), fact::pci_gt_s) == "32");
+  CHECK(get_fact(facts("8 GT/s", "8"), fact::pci_gt_s) == "8");
+  CHECK(get_fact(facts("2.5 GT/s", "8"), fact::pci_gt_s) == "2.5");
+  CHECK(get_fact(facts("8 GT/s", "8"), fact::pci_width) == "8");
+  for (const char* odd : {"", "Unknown speed", "31 GT/s", "GT/s", "16", "1e999 GT/s", "nan GT/s"})
+    CHECK_MESSAGE(get_fact(facts(odd, "0"), fact::pci_gt_s) == "", odd);
+  for (const char* odd : {"", "0", "255", "-1", "wide"})
+    CHECK_MESSAGE(get_fact(facts("", odd), fact::pci_width) == "", odd);
+}
+
+TEST_CASE("affinity masks, with short words and joined over the NUMA nodes") {
+  const auto threads = [](const char* first, const char* second) {
+    return read(system(cpu(fmt::format("affinity=\"{}\"", first), "") +
+                       cpu(fmt::format("affinity=\"{}\"", second), "")))
+        .hosts[0]
+        .host_threads;
+  };
+  CHECK(threads("5555,55555555", "aaaa,aaaaaaaa") == 48);
+  CHECK(threads("f,0000000f", "00000000,00000003") == 8);
+  CHECK(threads("", "garbage") == 0);
+  CHECK(threads("1ffffffff", "1") == 1);
+  const atoll::TopologyHost host = read(one_cpu("")).hosts[0];
+  CHECK(host.packages == 0);
+  CHECK(host.cores == 0);
+}
+
+TEST_CASE("the display adapter of a server's board is no GPU") {
+  const auto gpus = [](const char* vendor) {
+    return read(one_cpu(fmt::format("<pci busid=\"0:1:00.0\" class=\"0x030000\" vendor=\"{}\"/>",
+                                    vendor)))
+        .gpus.size();
+  };
+  CHECK(gpus("0x1a03") == 0);
+  CHECK(gpus("0x102b") == 0);
+  CHECK(gpus("0x10de") == 1);
+  CHECK(gpus("0x0000") == 1);
+}
+
+TEST_CASE("GPUs whose numbers do not tell them apart are numbered by bus id") {
+  const Topology twice = read(one_cpu(gpu("0:9:00.0", 0) + gpu("0:1:00.0", 0)));
+  CHECK(twice.gpus[0].busid == "00000000:01:00.0");
+  CHECK(twice.gpus[0].id == "m/gpu0");
+  CHECK(twice.gpus[0].index == 0);
+  CHECK(twice.gpus[1].id == "m/gpu1");
+  const Topology told = read(one_cpu(gpu("0:9:00.0", 4) + gpu("0:1:00.0", 6)));
+  CHECK(told.gpus[0].id == "m/gpu4");
+  CHECK(told.gpus[0].busid == "00000000:09:00.0");
+}
+
+TEST_CASE("PCI paths: bridges are shared, roots are not") {
+  const Topology topology = read(system(
+      cpu("numaid=\"0\"", pci("ffff:ff:01.0", "0x060400",
+                              pci("0001:00:00.0", "0x030200") + pci("0101:00:00.0", "0x020700")) +
+                              pci("ffff:ff:02.0", "0x060400", pci("0002:00:00.0", "0x030200"))) +
+      cpu("numaid=\"1\"", pci("0000:3b:00.0", "0x030200"))));
+  CHECK(topology.gpus[1].pci_path == "pciffff:ff/0000ffff:ff:01.0");
+  CHECK(topology.nics[0].pci_path == topology.gpus[1].pci_path);
+  CHECK(topology.gpus[2].pci_path == "pciffff:ff:02.0/0000ffff:ff:02.0");
+  CHECK(topology.gpus[0].pci_path == "pci0000:3b");
+  CHECK(topology.gpus[0].numa == 1);
+}
+
+TEST_CASE("a bridge and a NIC of one bus id, as templates made by hand have them") {
+  const Topology topology =
+      read(one_cpu(pci("0:a1:00.0", "0x060400",
+                       gpu("0:a9:00.0", 0) + pci("0:b1:00.0", "0x020700", net("name=\"mlx5_0\""))) +
+                   pci("0:b1:00.0", "0x060400", gpu("0:b2:00.0", 1))));
+  CHECK(topology.gpus.size() == 2);
+  CHECK(topology.nics[0].pci_path == "pci0000:a1/00000000:a1:00.0");
+}
+
+TEST_CASE("the text is kept for the export") {
+  const std::string text = one_cpu(gpu("0:1:00.0", 0));
+  const Topology topology = read(text);
+  REQUIRE(topology.documents.size() == 1);
+  CHECK(topology.documents[0].format == "nccl xml");
+  CHECK(topology.documents[0].origin == "dumps/m.xml");
+  CHECK(topology.documents[0].hosts == std::vector<std::string>{"m"});
+  CHECK(topology.documents[0].text == text);
+}
+
+TEST_CASE("damage is told with the byte where it stands") {
+  const std::string itself = pci("0:1:00.0", "", pci("0:2:00.0", "", pci("0:1:00.0", "")));
+  CHECK(complaint(one_cpu(itself)) ==
+        "dumps/m.xml: byte 103: <pci>: 00000000:01:00.0 is nested inside itself");
+  const auto said = [](const std::string& children, const char* words) {
+    const std::string text = complaint(one_cpu(children));
+    CHECK_MESSAGE(text.starts_with("dumps/m.xml: byte "), text);
+    CHECK_MESSAGE(text.find(words) != std::string::npos, text);
+  };
+  said("<pci class=\"0x030200\"/>", "not a bus id");
+  said(pci("0000:1b", "0x030200"), "not a bus id");
+  said(pci("12345678a:1b:00.0", "0x030200"), "not a bus id");
+  said(gpu("0:1:00.0", 0) + gpu("0000:01:00.0", 1), "two GPUs of one host have the bus id");
+  for (const char* count : {"0", "-3", "1025", "many", "", "99999999999999999999"})
+    said(gpu("0:1:00.0", 0, fmt::format("<nvlink target=\"0:2:00.0\" count=\"{}\"/>", count)),
+         "the number of links is not");
+  said(gpu("0:1:00.0", 0,
+           nvlink("0:c3:00.0", 1024, "0x068000") + nvlink("0:c4:00.0", 1, "0x068000")),
+       "the number of links is not");
+  said(gpu("0:1:00.0", 0, nvlink("nowhere", 4, "0x030200")), "not a bus id");
+  said(net("speed=\"1000\""), "neither a name");
+  said(net(fmt::format("name=\"{}\"", std::string(256, 'n'))), "too long");
+  said(net("name=\"&#27;[31m\""), "cannot be printed");
+  said(gpu("0:1:00.0", 0) + net("name=\"gpu0\""), "the name of a GPU");
+  CHECK(complaint("<system/>").find("no <cpu>") != std::string::npos);
+  CHECK(complaint(system(cpu("host_hash=\"&#7;\"", ""))).find("host_hash") != std::string::npos);
+  CHECK(complaint("<system><cpu>").find("byte") != std::string::npos);
+}
+
+TEST_CASE("a file cannot make the reader allocate or recurse without bound") {
+  std::string deep, end;
+  for (int i = 0; i < 200; ++i) {
+    deep += fmt::format("<pci busid=\"0:{:x}:00.0\">", i);
+    end += "</pci>";
+  }
+  CHECK(complaint(one_cpu(deep + end)).find("levels deep") != std::string::npos);
+  std::string many;
+  for (int i = 0; i < 65'537; ++i)
+    many += fmt::format("<pci busid=\"{:x}:{:x}:00.0\" class=\"0x030200\"/>", i >> 8, i & 0xff);
+  CHECK(complaint(one_cpu(many)).find("more than 65536 GPUs") != std::string::npos);
+}

@@ -1,0 +1,137 @@
+#include <doctest/doctest.h>
+
+#include "unit/unit/topology/machines.hpp"
+#include "wording.hpp"
+
+using atoll::Topology;
+using machines::gpu;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("wording: numbers and names") {
+  CHECK(atoll::plural(1, "GPU") == "1 GPU");
+  CHECK(atoll::plural(0, "GPU") == "0 GPUs");
+  CHECK(atoll::plural(2, "island or host") == "2 islands or hosts");
+  CHECK(atoll::enumerate(std::vector<std::string>{"a", "b", "c"}) == "a, b and c");
+  CHECK(atoll::enumerate(std::vector<std::string>{"a", "b", "c"}, 2) == "a, b and 1 more");
+  CHECK(atoll::natural_less("mlx5_2", "mlx5_10"));
+  CHECK_FALSE(atoll::natural_less("mlx5_10", "mlx5_2"));
+  CHECK(atoll::printable("a\x1b[0m\n") == "a?[0m?");
+  CHECK(atoll::number_ranges(std::vector<int>{0, 1, 2, 5}) == "0-2, 5");
+  CHECK(atoll::number_ranges(std::vector<int>{3, 2, 1}) == "3, 2, 1");
+  CHECK(atoll::number_ranges(std::vector<int>{}).empty());
+}
+
+TEST_CASE("wording: hosts that share a name show their ids") {
+  Topology topology;
+  machines::add_host(topology, "node/1/2");
+  machines::add_host(topology, "node/3/4");
+  for (auto& host : topology.hosts) host.name = "node";
+  CHECK(atoll::DisplayNames(topology).host("node/3/4") == "node/3/4");
+  topology.hosts[0].name = "other";
+  const atoll::DisplayNames names(topology);
+  CHECK(names.host("node/3/4") == "node");
+  CHECK(names.host("stranger") == "stranger");
+  CHECK(names.device("node/1/2/gpu3") == "other/gpu3");
+  CHECK(names.gpus(std::vector<std::string>{"node/1/2/gpu0", "node/1/2/gpu1", "node/3/4/gpu7"}) ==
+        "other/gpu0-1, node/gpu7");
+}
+
+TEST_CASE("tree: hosts, devices by NUMA node, islands") {
+  Topology topology = machines::hgx(1);
+  machines::add_nic(topology, "a", 400);
+  topology.hosts[0].cores = 2;
+  topology.hosts[0].threads = 4;
+  machines::add_host(topology, "b", 2);
+  const std::string tree = to_tree(atoll::inspect(topology));
+  CHECK(contains(tree, "2 hosts, 10 GPUs, 1 NIC, 2 islands\n"));
+  CHECK(contains(tree,
+                 "host a\n  2 packages, 2 NUMA nodes, 8 cores (16 threads), of which 2 cores (4 "
+                 "threads) may be used, 1.0 GiB\n"));
+  CHECK(contains(tree, "  NUMA node 0\n    gpu0  test  00000000:10:00.0  -> mlx5_0\n"));
+  CHECK(contains(tree, "  NUMA node unknown\n    mlx5_0  infiniband  active  400 Gbit/s (test)\n"));
+  CHECK(contains(tree, "  0: 8 GPUs  a/gpu0-7  NVLink  450 GB/s a GPU  450 GB/s a pair\n"));
+  CHECK(contains(tree, "  1: 2 GPUs  b/gpu0-1  links unknown: no source shows them\n"));
+  CHECK(contains(to_tree(atoll::inspect(machines::cpus(1))), "  0: CPUs of a\n"));
+  CHECK(contains(to_tree(atoll::inspect(Topology{})), "0 hosts"));
+}
+
+TEST_CASE("tree and JSON: the NICs of ranks on CPU memory, and the reason") {
+  const auto add = [](Topology& topology, const std::string& name, int numa) -> auto& {
+    auto& nic = topology.nics.emplace_back();
+    nic.id = "a/" + name;
+    nic.host = "a";
+    nic.name = name;
+    nic.state = "active";
+    nic.layer = "infiniband";
+    nic.numa = numa;
+    return nic;
+  };
+  for (const bool has_gpus : {false, true}) {
+    CAPTURE(has_gpus);
+    Topology topology;
+    machines::add_host(topology, "a", has_gpus ? 2 : 0);
+    add(topology, "mlx5_0", 0);
+    add(topology, "mlx5_1", 1);
+    std::string tree = to_tree(atoll::inspect(topology));
+    CHECK(contains(tree,
+                   "\n  ranks on CPU memory  -> mlx5_0 and mlx5_1: the rank is not bound to "
+                   "the cores of one NUMA node\n"));
+    CHECK(contains(tree,
+                   "\n    ranks on CPU memory  -> mlx5_0 is on NUMA node 0, where the rank "
+                   "runs\n  NUMA node 1\n"));
+    CHECK(contains(tree,
+                   "\n    ranks on CPU memory  -> mlx5_1 is on NUMA node 1, where the rank "
+                   "runs\n"));
+    const std::string json = to_json(atoll::inspect(topology));
+    CHECK(contains(json, "\"cores_affinity\": [\n"));
+    CHECK(contains(json,
+                   R"({"host":"a","numa":1,"nearest":["a/mlx5_1"],"use":["a/mlx5_1"],)"
+                   R"("level":"NODE","why":"mlx5_1 is on NUMA node 1, where the rank runs"})"));
+    CHECK(Topology::from_json(json, "test").nics.size() == 2);
+
+    topology.nics[1].state = "down";
+    tree = to_tree(atoll::inspect(topology));
+    CHECK(contains(tree,
+                   "\n    ranks on CPU memory  -> mlx5_0: no active NIC is on NUMA node 1, "
+                   "where the rank runs\n"));
+    topology.nics[0].state = "down";
+    tree = to_tree(atoll::inspect(topology));
+    CHECK(contains(tree, "\n  ranks on CPU memory: no active NIC that joins hosts\n"));
+    CHECK(tree.find("ranks on CPU memory") == tree.rfind("ranks on CPU memory"));
+  }
+  Topology single;
+  machines::add_host(single, "a");
+  single.hosts[0].numa_nodes = 1;
+  CHECK(!contains(to_tree(atoll::inspect(single)), "ranks on CPU memory"));
+  add(single, "mlx5_0", 0);
+  const std::string tree = to_tree(atoll::inspect(single));
+  CHECK(contains(tree, "  NUMA node 0\n"));
+  CHECK(contains(tree, "ranks on CPU memory  -> mlx5_0 is on NUMA node 0, where the rank runs\n"));
+  CHECK(!contains(tree, "not bound"));
+}
+
+TEST_CASE("matrix: how each pair is joined") {
+  Topology topology;
+  machines::add_host(topology, "a", 4, atoll::IslandState::known);
+  machines::link(topology, gpu("a", 0), gpu("a", 1), 4);
+  machines::link(topology, gpu("a", 1), gpu("a", 2), 2);
+  const std::string matrix = to_matrix(atoll::inspect(topology));
+  CHECK(contains(matrix, "gpu0     X   NV4   NV*   SYS\n"));
+  CHECK(contains(matrix, "gpu1   NV4     X   NV2   SYS\n"));
+  CHECK(contains(matrix, "gpu2   NV*   NV2     X  NODE\n"));
+  machines::add_host(topology, "b", 2);
+  CHECK(contains(to_matrix(atoll::inspect(topology)), "  NET"));
+  CHECK(contains(to_matrix(atoll::inspect(topology)), " SYS?"));
+  CHECK(contains(to_matrix(atoll::inspect(machines::hgx(1))), "NV*"));
+  CHECK(to_matrix(atoll::inspect(machines::cpus(1))) == "no GPUs\n");
+  Topology huge;
+  machines::add_host(huge, "a", 2000);
+  CHECK_THROWS_AS(to_matrix(atoll::inspect(huge)), atoll::Error);
+}
