@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "atoll/fabric_model.hpp"
+#include "atoll/tooling/fabric_model.hpp"
 #include "nic_efficiency.hpp"
 
 namespace atoll_v1::atoll {

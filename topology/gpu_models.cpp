@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 
-#include "atoll/compute_model.hpp"
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 

@@ -17,8 +17,7 @@
 
 namespace atoll_v1::atoll {
 
-class
-    BackendCommunicator;  // internal class that creates every Work (src/comm/backend_communicator.hpp)
+class BackendCommunicator;  // internal: creates every Work (src/comm/backend_communicator.hpp)
 
 // An operation in flight. The buffers of the operation must stay alive until it is complete.
 // Destroying a Work does not cancel the operation.

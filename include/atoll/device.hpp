@@ -27,7 +27,7 @@ class DeviceOps;  // kernels that the library itself needs (src/device/ops.hpp)
 enum class DeviceKind : std::int32_t {
   cpu = 0,
   cuda = 1,
-  simulated = 2  // a simulated device, whose streams are clocks (simulated.hpp)
+  simulated = 2  // a simulated device, whose streams are clocks (planner.hpp)
 };
 
 // Marks a point in the work of a stream; it happens when all work enqueued before it is done.

@@ -458,8 +458,7 @@ class ATOLL_API Engine {
   // sends: whole tensors on the shard axis, this rank's shards on the replicate axis.
   struct Traffic {
     std::uint64_t shard_bytes = 0;
-    std::uint64_t secondary_bytes =
-        0;  // bytes gathered inside groups of Options::secondary_shards ranks
+    std::uint64_t secondary_bytes = 0;  // bytes of gathers among Options::secondary_shards ranks
     std::uint64_t replicate_bytes = 0;
   };
   Traffic traffic() const noexcept;

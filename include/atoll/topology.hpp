@@ -221,4 +221,13 @@ ATOLL_API std::vector<Finding> compare_ports(const Topology& before, const Topol
 ATOLL_API std::vector<Rail> find_rails(const Topology& topology,
                                        const std::vector<Affinity>& affinity);
 
+// Dense products in FLOP/s by the data sheet: bf16 with f32 sums on tensor cores (f16 on a V100),
+// and f32 without them. Where a sheet gives only the rate with sparsity, it is half of that.
+struct PeakRates {
+  double bf16 = 0, f32 = 0;
+};
+// Finds a GPU by the name that its driver reports. The rates are 0 for a GPU that the table of
+// models (topology/gpu_models.cpp) does not have, and for a part of one (MIG).
+ATOLL_API PeakRates peak_rates(std::string_view gpu);
+
 }  // namespace atoll_v1::atoll

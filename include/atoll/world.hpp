@@ -36,7 +36,7 @@ struct HostInfo {
   std::vector<int> ranks;  // World ranks on the host, in ascending order
 };
 
-// A job that one process simulates (simulated.hpp).
+// A job that one process simulates (planner.hpp).
 struct SimulatedJob {
   int rank = 0;
   int hosts = 1;

@@ -166,7 +166,7 @@ inline void check_operation(const atoll_operation& operation, int rank, int nran
   if (operation.memory != memory) {
     throw Error(ATOLL_UNSUPPORTED,
                 std::string(kind_name(operation.kind)) + " " + std::to_string(operation.sequence) +
-                    ": this backend supports " + (memory == ATOLL_MEMORY_CPU ? "host" : "GPU") +
+                    ": this backend supports " + (memory == ATOLL_MEMORY_CPU ? "CPU" : "GPU") +
                     " memory only");
   }
   if (operation.kind == ATOLL_BARRIER) return;

@@ -1,4 +1,4 @@
-// The sim backend: no data moves, and each operation gets the time that it would take on the links
+// The simulated backend: no data moves, and each operation gets the time that it would take on the links
 // of the group.
 #include <algorithm>
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "atoll/fabric_model.hpp"
 #include "atoll/plugin.h"
+#include "atoll/tooling/fabric_model.hpp"
 #include "sdk/guard.hpp"
 #include "sdk/operation.hpp"
 #include "sdk/table.hpp"
@@ -37,7 +37,7 @@ class SimulatedCommunicator {
  public:
   static std::int32_t probe(const atoll_group& world) {
     if (world.memory != ATOLL_MEMORY_SIMULATED) {
-      throw Error(ATOLL_UNSUPPORTED, "the sim backend supports simulated devices only");
+      throw Error(ATOLL_UNSUPPORTED, "the simulated backend supports simulated devices only");
     }
     return 1;
   }
@@ -56,7 +56,8 @@ class SimulatedCommunicator {
 
   static std::unique_ptr<SimulatedCommunicator> open(const atoll_core&, const atoll_group& group) {
     if (group.deterministic != 0) {
-      throw Error(ATOLL_UNSUPPORTED, "the sim backend has no order of sums of its own, as NCCL");
+      throw Error(ATOLL_UNSUPPORTED,
+                  "the simulated backend has no order of sums of its own, as NCCL");
     }
     if (group.links == nullptr || *group.links == 0) {
       throw Error(ATOLL_INVALID_ARGUMENT,
@@ -68,8 +69,9 @@ class SimulatedCommunicator {
   void submit(std::span<atoll_operation* const> operations) const {
     for (const atoll_operation* operation : operations) {
       if (!capability(operation->kind, operation->dtype, operation->op, operation->memory)) {
-        throw Error(ATOLL_UNSUPPORTED, atoll_sdk::describe(*operation) +
-                                           ": the sim backend does not support this operation");
+        throw Error(ATOLL_UNSUPPORTED,
+                    atoll_sdk::describe(*operation) +
+                        ": the simulated backend does not support this operation");
       }
       atoll_sdk::check_operation(*operation, rank_, ranks_, ATOLL_MEMORY_SIMULATED);
     }

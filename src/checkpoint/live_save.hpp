@@ -15,6 +15,7 @@
 #include "atoll/device.hpp"
 #include "checkpoint/content.hpp"
 #include "checkpoint/shards.hpp"
+#include "fsdp/setup.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -27,7 +28,7 @@ namespace atoll_v1::atoll::fsdp {
 // On the CPU a task of the stream decides just before the update whether to copy. A GPU copies in
 // stream order what the host has enqueued, often a step ahead, so there before_update() decides.
 // The thread still reads the memory of a unit whose copy is enqueued, until the copy has been made.
-class LiveSave {
+class LiveSave final : public LiveReader {
  public:
   struct Limits {
     std::uint64_t most_copied = 0;  // bytes
@@ -41,16 +42,16 @@ class LiveSave {
   LiveSave(const LiveSave&) = delete;
   LiveSave& operator=(const LiveSave&) = delete;
   // Stops the thread. If the file is not complete, it stays incomplete.
-  ~LiveSave();
+  ~LiveSave() override;
 
   // Call before work that changes the unit is enqueued on `stream`. Blocks only if it decides
   // early.
-  void before_update(std::size_t unit, Stream& stream);
+  void before_update(std::size_t unit, Stream& stream) override;
   bool is_over() const;
   // Seconds for which the streams of updates waited for the thread or copied units, so far.
   double stalled_seconds() const;
   // Blocks until the file is written and synced. Throws the thread's error.
-  void wait();
+  void wait() override;
 
  private:
   struct Part {  // the tensors of one unit

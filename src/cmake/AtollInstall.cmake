@@ -51,7 +51,7 @@ while(pages)
   endif()
 endwhile()
 
-install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll EXPORT atoll-targets
+install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll atoll_planner EXPORT atoll-targets
   LIBRARY DESTINATION ${libdir} COMPONENT runtime NAMELINK_COMPONENT development
   ARCHIVE DESTINATION ${libdir} COMPONENT development)
 # libatoll_inspect has its own list of targets, because a build for trainers leaves it out.
@@ -120,6 +120,10 @@ endif()
 atoll_pkg_config(atoll "Communication for sharded training"
   CFLAGS -I\${includedir} -std=c++20
   LIBS -L\${libdir} -latoll -latoll_topology ${cuda_libraries} ${system_libraries}
+  STATIC fmt spdlog libhwy libsodium libxxhash hwloc)
+atoll_pkg_config(atoll-planner "Devices whose streams are clocks: the library of atoll-plan"
+  CFLAGS -I\${includedir} -std=c++20
+  LIBS -L\${libdir} -latoll_planner -latoll -latoll_topology ${cuda_libraries} ${system_libraries}
   STATIC fmt spdlog libhwy libsodium libxxhash hwloc)
 atoll_pkg_config(atoll-inspect "Reads, checks and draws machines: the library of atoll-topo"
   CFLAGS -I\${includedir} -std=c++20

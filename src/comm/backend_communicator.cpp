@@ -5,7 +5,6 @@
 #include <chrono>
 #include <thread>
 
-#include "atoll/simulated.hpp"
 #include "comm/explain.hpp"
 #include "comm/memory_agreement.hpp"
 #include "comm/registry/backend_choice.hpp"
@@ -336,11 +335,12 @@ void BackendCommunicator::simulate(std::span<const Operation> operations, std::u
   flight_->recorder().started(number, operations.size());
   for (std::size_t i = 0; i < costs.size(); ++i) {
     const atoll_cost& cost = costs[i];
-    simulated::run(stream,
-                   {.name = std::string(atoll_abi::kind_name(operations[i].kind)),
-                    .latency = cost.latency_s,
-                    .seconds = cost.seconds,
-                    .use = {.compute = cost.compute, .intra = cost.intra, .inter = cost.inter}});
+    stream.backend().take_time({.name = atoll_abi::kind_name(operations[i].kind),
+                                .latency = cost.latency_s,
+                                .seconds = cost.seconds,
+                                .compute = cost.compute,
+                                .intra = cost.intra,
+                                .inter = cost.inter});
   }
   flight_->recorder().completed(*track_, number, operations.size(), collectives_among(operations));
 }

@@ -11,7 +11,6 @@
 #include "core/errors.hpp"
 #include "core/parse.hpp"
 #include "flight/flight.hpp"
-#include "simulation/device.hpp"
 #include "world/agreement.hpp"
 #include "world/world_internals.hpp"
 
@@ -53,7 +52,7 @@ std::shared_ptr<BackendCommunicator> BackendCommunicator::open(const Axis& axis,
     group = std::make_shared<BackendCommunicator>(axis, std::move(options));
     std::vector<Declaration> all{
         {"the ranks of the axis", fmt::format("{}", fmt::join(axis.ranks, ", "))},
-        {"the memory", group->device().kind() == DeviceKind::cpu ? "host" : "GPU"},
+        {"the memory", group->device().kind() == DeviceKind::cpu ? "CPU" : "GPU"},
         {"the parent", parent ? parent->id() : "none"}};
     std::ranges::move(group->settings().declarations(), std::back_inserter(all));
     return all;
@@ -88,7 +87,7 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
   group.group.deterministic = settings_.deterministic;
   group.group.compute_units = static_cast<std::int32_t>(settings_.compute_units);
   if (device_.kind() == DeviceKind::simulated) {
-    group.links = simulated::links_of(device_);
+    group.links = device_.backend()->info().links;
     group.group.links = group.links.c_str();
   }
   const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);

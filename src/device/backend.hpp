@@ -1,5 +1,6 @@
-// The interfaces that a kind of device implements. Each subfolder holds one implementation;
-// tests add another, which proves that no caller depends on the CPU device.
+// The interfaces that a kind of device implements. Each subfolder holds one implementation; tests add
+// another, which proves that no caller depends on the CPU device. libatoll exports the interfaces for
+// libatoll_planner, which adds simulated devices and comes from the same build.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,7 @@ struct Label {
   std::string_view of{};
 };
 
-class EventBackend {
+class ATOLL_API EventBackend {
  public:
   virtual ~EventBackend() = default;
   virtual bool happened() const = 0;
@@ -66,7 +67,15 @@ class ClockStamp final : public StampBackend {
   std::atomic<std::int64_t> ns_{unknown};
 };
 
-class StreamBackend {
+// Work of a simulated stream: seconds before it uses resources, seconds that it takes alone, and the
+// share of each resource that it uses meanwhile (simulated::Use).
+struct ModelledWork {
+  std::string_view name;
+  double latency = 0, seconds = 0;
+  double compute = 0, intra = 0, inter = 0;
+};
+
+class ATOLL_API StreamBackend {
  public:
   virtual ~StreamBackend() = default;  // waits until all enqueued work is done
   virtual void enqueue(std::function<void()> work) = 0;
@@ -82,6 +91,9 @@ class StreamBackend {
   virtual void wait(std::shared_ptr<EventBackend> event, WaitReason reason) = 0;
   virtual void synchronize() = 0;
   virtual std::chrono::nanoseconds exposed_communication() const = 0;
+  virtual DeviceKind kind() const noexcept { return DeviceKind::cpu; }
+  // Enqueues work that takes modelled time. Streams of real devices throw Error(unsupported).
+  virtual void take_time(const ModelledWork& work);
   virtual void* native() noexcept = 0;  // returns the cudaStream_t on a GPU, and null on the host
   // These functions implement those of atoll/cuda.hpp. On streams that are not on a GPU they throw
   // Error(unsupported).
@@ -179,9 +191,10 @@ struct DeviceInfo {
   std::string uuid{};
   std::string pci_address{};
   std::uint64_t memory_bytes = 0;
+  std::string links{};  // the model of the links of a simulated device, as text
 };
 
-class DeviceBackend {
+class ATOLL_API DeviceBackend {
  public:
   explicit DeviceBackend(DeviceInfo info) : info_(std::move(info)) {}
   virtual ~DeviceBackend() = default;
@@ -221,6 +234,9 @@ class DeviceBackend {
 };
 
 // Returns the kind of device that a stream belongs to.
-DeviceKind kind_of(const Stream& stream);  // defined in virtual/device.cpp
+inline DeviceKind kind_of(const Stream& stream) {
+  StreamBackend& backend = stream.backend();
+  return backend.native() != nullptr ? DeviceKind::cuda : backend.kind();
+}
 
 }  // namespace atoll_v1::atoll

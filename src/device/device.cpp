@@ -14,6 +14,11 @@ std::shared_ptr<const StampBackend> StreamBackend::stamp() {
   return stamp;
 }
 
+void StreamBackend::take_time(const ModelledWork& work) {
+  throw Error(ErrorCode::unsupported,
+              std::string(work.name) + ": only work on a simulated device takes modelled time");
+}
+
 namespace {
 
 constexpr std::align_val_t staging_alignment{64};

@@ -25,7 +25,7 @@ constexpr std::uint64_t int8_bytes(std::uint64_t elements) {
   return (elements + int8_block - 1) / int8_block * sizeof(Int8Block);
 }
 
-namespace host {
+namespace cpu {
 
 // Writes the values as blocks. `blocks` has int8_bytes(values.size()) bytes at an address that is a
 // multiple of 4. Codes behind the last value are 0. Rounds to nearest even.
@@ -34,5 +34,5 @@ void quantize(void* blocks, std::span<const float> values);
 // and rounds once.
 void dequantize(View values, const void* blocks);
 
-}  // namespace host
+}  // namespace cpu
 }  // namespace atoll_v1::atoll

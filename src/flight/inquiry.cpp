@@ -13,7 +13,7 @@
 #include <set>
 #include <utility>
 
-#include "atoll/observer.hpp"
+#include "atoll/tooling/observer.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/parse.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "atoll/observer.hpp"
+#include "atoll/tooling/observer.hpp"
 #include "flight/recorder.hpp"
 #include "store/protocol.hpp"
 

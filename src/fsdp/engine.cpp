@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/live_save.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/parse.hpp"

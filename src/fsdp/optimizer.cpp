@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/live_save.hpp"
 #include "core/errors.hpp"
 #include "core/parse.hpp"
 #include "device/ops.hpp"

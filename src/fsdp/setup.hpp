@@ -18,7 +18,16 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-class LiveSave;
+
+// Reads parameters and moments while training goes on: a save in progress (checkpoint/live_save.hpp).
+class LiveReader {
+ public:
+  virtual ~LiveReader() = default;
+  // Called before work that changes the unit is enqueued on `stream`.
+  virtual void before_update(std::size_t unit, Stream& stream) = 0;
+  // Blocks until nothing more is read. Throws the error of the reader.
+  virtual void wait() = 0;
+};
 
 // Memory with one element for each element of this rank's gradient shards, divided by unit and
 // bucket. The part of a frozen bucket is empty.
@@ -83,7 +92,7 @@ struct EngineSetup {
   // if the optimizer has not declared them.
   std::vector<ParamSettings> settings;
   // The save that runs beside training; null without one, and on ranks that write no file.
-  std::shared_ptr<LiveSave> live_save;
+  std::shared_ptr<LiveReader> live_save;
   bool is_saving = false;  // a PendingSave exists
   // The folder of the last checkpoint, locked against other engines (SaveFolder). Lowest rank only.
   net::Fd saved_folder;

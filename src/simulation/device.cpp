@@ -1,4 +1,4 @@
-#include "simulation/device.hpp"
+#include "atoll/planner.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace atoll_v1::atoll {
 namespace simulated {
 namespace {
 
-// Addresses of virtual memory begin here and grow, far from the heap, libraries and stacks of a
+// Addresses of simulated memory begin here and grow, far from the heap, libraries and stacks of a
 // process, so that an access ends the process instead of reading other memory.
 constexpr std::uintptr_t first_address = std::uintptr_t{1} << 46;
 constexpr std::size_t alignment = 4096;
@@ -91,6 +91,13 @@ class SimulatedStream final : public StreamBackend {
   void synchronize() override { timeline_->await(*mark()); }
   std::chrono::nanoseconds exposed_communication() const override {
     return std::chrono::nanoseconds(std::llround(timeline_->exposed(*queue_) * 1e9));
+  }
+  DeviceKind kind() const noexcept override { return DeviceKind::simulated; }
+  void take_time(const ModelledWork& work) override {
+    run({.name = std::string(work.name),
+         .latency = work.latency,
+         .seconds = work.seconds,
+         .use = {.compute = work.compute, .intra = work.intra, .inter = work.inter}});
   }
   void* native() noexcept override { return nullptr; }
 
@@ -177,7 +184,8 @@ class SimulatedDevice final : public DeviceBackend {
   explicit SimulatedDevice(DeviceOptions options)
       : DeviceBackend({.kind = DeviceKind::simulated,
                        .name = options.name,
-                       .memory_bytes = options.memory_bytes}),
+                       .memory_bytes = options.memory_bytes,
+                       .links = options.links}),
         options_(std::move(options)),
         timeline_(std::make_shared<Timeline>(options_.launch_seconds)),
         ops_(options_) {}
@@ -203,7 +211,6 @@ class SimulatedDevice final : public DeviceBackend {
   DeviceOps& ops() noexcept override { return ops_; }
 
   Timeline& timeline() noexcept { return *timeline_; }
-  const std::string& links() const noexcept { return options_.links; }
 
  private:
   DeviceOptions options_;
@@ -260,15 +267,6 @@ void spend(const Device& device, double seconds) {
   device_of(device).timeline().spend(seconds);
 }
 
-const std::string& links_of(const Device& device) { return device_of(device).links(); }
-
 }  // namespace simulated
-
-DeviceKind kind_of(const Stream& stream) {
-  StreamBackend& backend = stream.backend();
-  if (backend.native() != nullptr) return DeviceKind::cuda;
-  const bool is_simulated = dynamic_cast<simulated::SimulatedStream*>(&backend) != nullptr;
-  return is_simulated ? DeviceKind::simulated : DeviceKind::cpu;
-}
 
 }  // namespace atoll_v1::atoll

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/simulated.hpp"
+#include "atoll/planner.hpp"
 
 namespace atoll_v1::atoll::simulated {
 

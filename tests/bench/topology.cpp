@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "atoll/inspect/inspection.hpp"
-#include "atoll/inspect/load.hpp"
+#include "atoll/tooling/inspection.hpp"
+#include "atoll/tooling/load.hpp"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "atoll/error.hpp"
-#include "atoll/inspect/load.hpp"
+#include "atoll/tooling/load.hpp"
 
 namespace {
 

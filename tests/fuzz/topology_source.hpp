@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "inspect/importers/importer.hpp"
 
 namespace atoll_fuzz {

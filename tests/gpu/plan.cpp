@@ -6,7 +6,7 @@
 #include <string>
 
 #include "../unit/train_data_temporary.hpp"
-#include "atoll/compute_model.hpp"
+#include "atoll/planner.hpp"
 #include "atoll/device.hpp"
 #include "model/config.hpp"
 #include "plan/cluster.hpp"

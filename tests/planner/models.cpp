@@ -7,7 +7,7 @@
 
 #include "../unit/damaged_json.hpp"
 #include "../unit/train_data_temporary.hpp"
-#include "atoll/compute_model.hpp"
+#include "atoll/planner.hpp"
 #include "atoll/error.hpp"
 #include "plan/cluster.hpp"
 #include "plan/measure.hpp"

@@ -9,8 +9,8 @@
 #include <optional>
 #include <regex>
 
-#include "atoll/inspect/load.hpp"
 #include "atoll/mesh_plan.hpp"
+#include "atoll/tooling/load.hpp"
 #include "atoll/topology.hpp"
 #include "fail.hpp"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "atoll/compute_model.hpp"
-#include "atoll/fabric_model.hpp"
 #include "atoll/fsdp.hpp"
+#include "atoll/planner.hpp"
+#include "atoll/tooling/fabric_model.hpp"
 #include "model/activations.hpp"
 #include "model/config.hpp"
 #include "model/simulated/simulated_ops.hpp"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/compute_model.hpp"
+#include "atoll/planner.hpp"
 #include "atoll/error.hpp"
 #include "cli/complaint.hpp"
 #include "fail.hpp"

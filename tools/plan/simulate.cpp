@@ -10,7 +10,7 @@
 
 #include "atoll/mesh.hpp"
 #include "atoll/optimizer.hpp"
-#include "atoll/simulated.hpp"
+#include "atoll/planner.hpp"
 #include "fail.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/rank_figures.hpp"

@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "atoll/config.hpp"
-#include "atoll/inspect/inspection.hpp"
-#include "atoll/inspect/load.hpp"
 #include "atoll/mesh.hpp"
+#include "atoll/tooling/inspection.hpp"
+#include "atoll/tooling/load.hpp"
 #include "atoll/world.hpp"
 #include "options.hpp"
 #include "top.hpp"

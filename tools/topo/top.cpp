@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "atoll/error.hpp"
-#include "atoll/observer.hpp"
+#include "atoll/tooling/observer.hpp"
 #include "top_report.hpp"
 
 namespace topo {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/observer.hpp"
+#include "atoll/tooling/observer.hpp"
 
 namespace topo {
 

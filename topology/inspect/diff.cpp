@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "facts.hpp"
 #include "wording.hpp"
 

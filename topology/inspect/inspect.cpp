@@ -1,4 +1,4 @@
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 
 namespace atoll_v1::atoll {
 

@@ -1,5 +1,5 @@
 // Loads a topology from a file with the first importer that recognises it, or from the catalog.
-#include "atoll/inspect/load.hpp"
+#include "atoll/tooling/load.hpp"
 
 #include <fmt/format.h>
 

@@ -85,7 +85,7 @@ std::vector<std::vector<int>> sharers(const std::vector<std::string>& gpus) {
   return ranks;
 }
 
-RankDevice on_host(const World& world, std::string why) {
+RankDevice on_cpus(const World& world, std::string why) {
   return {Device::cpu(), std::move(why), world.local_size(), world.local_rank(), 1};
 }
 
@@ -97,25 +97,25 @@ std::uint64_t RankDevice::memory_bytes() const noexcept {
 }
 
 RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
-  const std::string& wanted = options.wanted;
+  const std::string wanted = options.wanted == "host" ? "cpu" : options.wanted;
   const bool automatic = wanted == "auto", uses_gpus = automatic || wanted == "cuda";
   // The message of a rank: the wanted device, a newline, and the result of describe_gpu().
   const std::string mine = wanted + '\n' + (uses_gpus ? describe_gpu(world, options) : "");
   const auto gpus =
       decode(world.exchange(store::titled("the GPUs of the ranks", "rank_device"), mine));
-  if (wanted == "host") return on_host(world, "");
-  require(uses_gpus, "unknown device \"{}\": use auto, host or cuda", wanted);
+  if (wanted == "cpu") return on_cpus(world, "");
+  require(uses_gpus, "unknown device \"{}\": use auto, cpu or cuda", wanted);
   if (const std::string why = objection(gpus); !why.empty()) {
     if (!automatic) throw Error(ErrorCode::not_found, "device cuda: " + why);
     const bool any = std::ranges::any_of(
         gpus, [](const std::string& gpu) { return gpu != lacking + std::string(no_gpu); });
-    return on_host(world, any ? "running on the host, because " + why : "");
+    return on_cpus(world, any ? "running on CPUs, because " + why : "");
   }
   const auto ranks = sharers(gpus);
   const auto& most = *std::ranges::max_element(ranks, {}, &std::vector<int>::size);
   if (automatic && most.size() > 1) {
-    return on_host(
-        world, fmt::format("running on the host, because ranks {} have only one GPU ({}): use "
+    return on_cpus(
+        world, fmt::format("running on CPUs, because ranks {} have only one GPU ({}): use "
                            "--device cuda to share it",
                            fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
   }

@@ -95,12 +95,12 @@ atoll_status reduce_parts(void*, const atoll_reduction* r) {
                       static_cast<DType>(r->dtype),
                       static_cast<ReduceOp>(r->op),
                       r->divisor,
-                      r->streaming != 0 ? host::Stores::streaming : host::Stores::cached});
+                      r->streaming != 0 ? cpu::Stores::streaming : cpu::Stores::cached});
   });
 }
 
 void copy_bytes(void*, void* dst, const void* src, size_t bytes, int32_t streaming) {
-  cpu::copy(dst, src, bytes, streaming != 0 ? host::Stores::streaming : host::Stores::cached);
+  cpu::copy(dst, src, bytes, streaming != 0 ? cpu::Stores::streaming : cpu::Stores::cached);
 }
 
 atoll_status adapters(void*, int32_t device, char* value, size_t* n) {

@@ -23,7 +23,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -194,11 +194,11 @@ void sgd_loop(const SgdStep& s) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 
 HWY_EXPORT(copy_streaming);
 HWY_EXPORT(cast_views);
@@ -346,5 +346,5 @@ void fill_normal(float* dst, std::uint64_t count, const NormalFill& fill) {
   }
 }
 
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu
 #endif  // HWY_ONCE

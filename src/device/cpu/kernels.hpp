@@ -7,7 +7,7 @@
 
 #include "device/ops.hpp"
 
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 
 // Converts between f32, bf16, f16 and f64, rounding to nearest even.
 void cast(View dst, ConstView src);
@@ -67,4 +67,4 @@ void adamw(const AdamWStep& step);
 void sgd(const SgdStep& step);
 void fill_normal(float* dst, std::uint64_t count, const NormalFill& fill);
 
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu

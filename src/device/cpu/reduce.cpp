@@ -33,7 +33,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -473,11 +473,11 @@ void reduce_any(const Reduction& r) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 
 HWY_EXPORT(reduce_any);
 
@@ -491,5 +491,5 @@ void reduce_into(const Reduction& reduction) {
   HWY_DYNAMIC_DISPATCH(reduce_any)(reduction);
 }
 
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu
 #endif  // HWY_ONCE

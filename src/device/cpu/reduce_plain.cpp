@@ -12,7 +12,7 @@
 #include "device/cpu/kernels.hpp"
 #include "device/element_type.hpp"
 
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 namespace {
 
 constexpr std::size_t piece_elements = 1024;
@@ -140,4 +140,4 @@ void reduce_plain(const Reduction& reduction) {
   with_type(reduction.dtype, [&]<class T>(std::type_identity<T>) { reduce_typed<T>(reduction); });
 }
 
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu

@@ -13,7 +13,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 
 // State of the worker while it has no tasks.
 enum class Rest {
@@ -82,4 +82,4 @@ struct TaskQueueOf {
   alignas(64) Atomic<Rest> rest{Rest::none};
 };
 
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu

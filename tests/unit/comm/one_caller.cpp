@@ -11,7 +11,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/mesh.hpp"
-#include "atoll/simulated.hpp"
+#include "atoll/planner.hpp"
 #include "device/backend.hpp"
 #include "unit/error_text.hpp"
 #include "unit/rank_reports.hpp"

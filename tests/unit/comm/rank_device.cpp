@@ -47,6 +47,6 @@ TEST_CASE("different requests are an error on every rank") {
 
 TEST_CASE("the error for an unknown device lists the known devices") {
   for (const auto& why : choices({"gpu", "gpu"})) {
-    CHECK(why.find("unknown device \"gpu\": use auto, host or cuda") != std::string::npos);
+    CHECK(why.find("unknown device \"gpu\": use auto, cpu or cuda") != std::string::npos);
   }
 }

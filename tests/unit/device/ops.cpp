@@ -16,7 +16,7 @@ using atoll::bfloat16;
 using atoll::DType;
 using atoll::ReduceOp;
 using atoll::View;
-namespace host = atoll::host;
+namespace cpu = atoll::cpu;
 
 namespace {
 
@@ -81,7 +81,7 @@ TEST_CASE("reduce in blocks: a tree over each, then one over the blocks") {
                         atoll::DType::f32,
                         ReduceOp::sum,
                         static_cast<int>(parts.size()),
-                        host::Stores::cached,
+                        cpu::Stores::cached,
                         block});
       std::size_t wrong = 0;
       for (std::size_t i = 0; i < n; ++i) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "atoll/error.hpp"
-#include "atoll/observer.hpp"
+#include "atoll/tooling/observer.hpp"
 #include "flight/observation.hpp"
 #include "flight/recorder.hpp"
 #include "flight/signals.hpp"

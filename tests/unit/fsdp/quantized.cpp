@@ -16,7 +16,7 @@
 #include "unit/fsdp/toy.hpp"
 
 namespace fsdp = atoll::fsdp;
-namespace host = atoll::host;
+namespace cpu = atoll::cpu;
 using atoll::DType;
 using atoll_test::run_thread_ranks;
 using fsdp::Strategy;

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
-#include "atoll/fabric_model.hpp"
 #include "atoll/mesh.hpp"
-#include "atoll/simulated.hpp"
+#include "atoll/planner.hpp"
+#include "atoll/tooling/fabric_model.hpp"
 #include "device/ops.hpp"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <pugixml.hpp>
 #include <regex>
 
-#include "atoll/inspect/load.hpp"
+#include "atoll/tooling/load.hpp"
 #include "unit/unit/topology/machines.hpp"
 
 using atoll::Finding;

@@ -1,5 +1,5 @@
 // Tests of writing NCCL topology files. An export keeps everything that was imported.
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "unit/unit/topology/machines.hpp"
 #include "unit/unit/topology/nccl_files.hpp"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/inspect/load.hpp"
+#include "atoll/tooling/load.hpp"
 #include "atoll/topology.hpp"
 #include "unit/topology/import.hpp"
 

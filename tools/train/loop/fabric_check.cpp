@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "atoll/communicator.hpp"
-#include "atoll/inspect/doctor.hpp"
+#include "atoll/tooling/doctor.hpp"
 #include "fail.hpp"
 #include "report/log.hpp"
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "atoll/compute_model.hpp"
+#include "atoll/topology.hpp"
 #include "environment.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"

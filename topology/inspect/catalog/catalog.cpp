@@ -8,7 +8,7 @@
 #include <span>
 
 #include "atoll/error.hpp"
-#include "atoll/inspect/load.hpp"
+#include "atoll/tooling/load.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "inspect/words.hpp"

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/inspect/doctor.hpp"
 #include "atoll/mesh_plan.hpp"
+#include "atoll/tooling/doctor.hpp"
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"

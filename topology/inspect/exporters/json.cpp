@@ -1,6 +1,6 @@
 // Exports an inspection as JSON: the topology, then islands, affinity of GPUs and of cores, rails,
 // ranks, mesh, findings and checks.
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "inspect/cores.hpp"
 #include "json/write.hpp"
 

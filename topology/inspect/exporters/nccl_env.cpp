@@ -12,7 +12,7 @@
 #include <compare>
 #include <set>
 
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "inspect/doctor/check.hpp"
 #include "wording.hpp"
 

@@ -20,7 +20,7 @@
 #include <set>
 #include <sstream>
 
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "facts.hpp"
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/nccl_tree.hpp"

@@ -20,7 +20,7 @@
 #include <set>
 #include <utility>
 
-#include "atoll/inspect/load.hpp"
+#include "atoll/tooling/load.hpp"
 #include "facts.hpp"
 #include "inspect/importers/importer.hpp"
 #include "inspect/words.hpp"

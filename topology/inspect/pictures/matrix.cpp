@@ -7,7 +7,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "inspect/pictures/paint.hpp"
 #include "path_level.hpp"
 #include "wording.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 
 namespace atoll_v1::atoll {
 

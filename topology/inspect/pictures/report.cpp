@@ -5,7 +5,7 @@
 #include <array>
 #include <map>
 
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "inspect/pictures/paint.hpp"
 #include "wording.hpp"
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "inspect/pictures/svg_canvas.hpp"
 #include "wording.hpp"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "atoll/inspect/inspection.hpp"
+#include "atoll/tooling/inspection.hpp"
 #include "inspect/cores.hpp"
 #include "inspect/pictures/paint.hpp"
 #include "path_level.hpp"

@@ -5,7 +5,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "atoll/inspect/load.hpp"
+#include "atoll/tooling/load.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -16,7 +16,7 @@
 #include <map>
 #include <set>
 
-#include "atoll/inspect/load.hpp"
+#include "atoll/tooling/load.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "inspect/hidden_switches.hpp"

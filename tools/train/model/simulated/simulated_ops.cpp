@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "atoll/simulated.hpp"
+#include "atoll/planner.hpp"
 #include "fail.hpp"
 
 namespace train::simulated {

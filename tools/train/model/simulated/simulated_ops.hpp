@@ -1,4 +1,4 @@
-// Ops for simulated devices (atoll/simulated.hpp): each operation takes the time of its shape, and
+// Ops for simulated devices (atoll/planner.hpp): each operation takes the time of its shape, and
 // nothing is computed.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "atoll/compute_model.hpp"
+#include "atoll/planner.hpp"
 #include "atoll/device.hpp"
 #include "model/ops.hpp"
 #include "model/simulated/op_times.hpp"

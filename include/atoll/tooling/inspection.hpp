@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "atoll/inspect/doctor.hpp"
 #include "atoll/mesh_plan.hpp"
+#include "atoll/tooling/doctor.hpp"
 #include "atoll/topology.hpp"
 
 namespace atoll_v1::atoll {

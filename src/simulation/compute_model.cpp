@@ -1,4 +1,4 @@
-#include "atoll/compute_model.hpp"
+#include "atoll/planner.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
