@@ -1,5 +1,5 @@
-// What this process can still take. A size that cannot fit into memory is an error before a page is
-// touched. Afterwards it is too late: the kernel ends processes when memory runs out.
+// Limits on the memory and the threads that this process may use. Code asks here before it takes
+// memory: the kernel gives out more than there is, and ends a process that then touches it.
 #pragma once
 
 #include <cstdint>

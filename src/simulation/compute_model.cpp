@@ -9,6 +9,8 @@
 #include <cmath>
 #include <utility>
 
+#include "atoll/topology.hpp"
+
 namespace atoll_v1::atoll {
 namespace {
 

@@ -72,8 +72,8 @@ auto logged(DiskCall call, const Call& make) {
 }  // namespace
 }  // namespace atoll_test
 
-using atoll_test::DiskCall;
-using Kind = atoll_test::DiskCall::Kind;
+using namespace atoll_test;
+using Kind = DiskCall::Kind;
 
 extern "C" {
 
@@ -85,65 +85,57 @@ int open(const char* path, int flags, ...) {
     mode = static_cast<mode_t>(va_arg(list, int));
     va_end(list);
   }
-  static auto* const real = atoll_test::next<int(const char*, int, ...)>("open");
+  static auto* const real = next<int(const char*, int, ...)>("open");
   if (!(flags & O_CREAT)) return real(path, flags);
-  return atoll_test::logged({Kind::create, atoll_test::relative(path), {}, 0, {}},
-                            [&] { return real(path, flags, mode); });
+  return logged({Kind::create, relative(path), {}, 0, {}}, [&] { return real(path, flags, mode); });
 }
 
 ssize_t pwrite(int fd, const void* data, size_t size, off_t offset) {
-  static auto* const real = atoll_test::next<ssize_t(int, const void*, size_t, off_t)>("pwrite");
-  return atoll_test::logged({Kind::write,
-                             atoll_test::relative(atoll_test::path_of(fd)),
-                             {},
-                             static_cast<std::uint64_t>(offset),
-                             std::string(static_cast<const char*>(data), size)},
-                            [&] { return real(fd, data, size, offset); });
+  static auto* const real = next<ssize_t(int, const void*, size_t, off_t)>("pwrite");
+  return logged({Kind::write,
+                 relative(path_of(fd)),
+                 {},
+                 static_cast<std::uint64_t>(offset),
+                 std::string(static_cast<const char*>(data), size)},
+                [&] { return real(fd, data, size, offset); });
 }
 
 int fsync(int fd) {
-  static auto* const real = atoll_test::next<int(int)>("fsync");
-  return atoll_test::logged({Kind::sync, atoll_test::relative(atoll_test::path_of(fd)), {}, 0, {}},
-                            [&] { return real(fd); });
+  static auto* const real = next<int(int)>("fsync");
+  return logged({Kind::sync, relative(path_of(fd)), {}, 0, {}}, [&] { return real(fd); });
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {
-  static auto* const real = atoll_test::next<int(const char*, mode_t)>("mkdir");
-  return atoll_test::logged({Kind::folder, atoll_test::relative(path), {}, 0, {}},
-                            [&] { return real(path, mode); });
+  static auto* const real = next<int(const char*, mode_t)>("mkdir");
+  return logged({Kind::folder, relative(path), {}, 0, {}}, [&] { return real(path, mode); });
 }
 
 int rename(const char* from, const char* to) noexcept {
-  static auto* const real = atoll_test::next<int(const char*, const char*)>("rename");
-  return atoll_test::logged(
-      {Kind::rename, atoll_test::relative(from), atoll_test::relative(to), 0, {}},
-      [&] { return real(from, to); });
+  static auto* const real = next<int(const char*, const char*)>("rename");
+  return logged({Kind::rename, relative(from), relative(to), 0, {}},
+                [&] { return real(from, to); });
 }
 
 int renameat2(int from_folder, const char* from, int to_folder, const char* to,
               unsigned flags) noexcept {
-  static auto* const real =
-      atoll_test::next<int(int, const char*, int, const char*, unsigned)>("renameat2");
-  if (atoll_test::the_log().exchange == atoll_test::Exchange::impossible) {
+  static auto* const real = next<int(int, const char*, int, const char*, unsigned)>("renameat2");
+  if (the_log().exchange == Exchange::impossible) {
     errno = EINVAL;
     return -1;
   }
-  return atoll_test::logged(
-      {Kind::exchange, atoll_test::relative(from), atoll_test::relative(to), 0, {}},
-      [&] { return real(from_folder, from, to_folder, to, flags); });
+  return logged({Kind::exchange, relative(from), relative(to), 0, {}},
+                [&] { return real(from_folder, from, to_folder, to, flags); });
 }
 
 int unlink(const char* path) noexcept {
-  static auto* const real = atoll_test::next<int(const char*)>("unlink");
-  return atoll_test::logged({Kind::remove, atoll_test::relative(path), {}, 0, {}},
-                            [&] { return real(path); });
+  static auto* const real = next<int(const char*)>("unlink");
+  return logged({Kind::remove, relative(path), {}, 0, {}}, [&] { return real(path); });
 }
 
 int unlinkat(int folder, const char* name, int flags) noexcept {
-  static auto* const real = atoll_test::next<int(int, const char*, int)>("unlinkat");
-  return atoll_test::logged(
-      {Kind::remove, atoll_test::relative(atoll_test::path_at(folder, name)), {}, 0, {}},
-      [&] { return real(folder, name, flags); });
+  static auto* const real = next<int(int, const char*, int)>("unlinkat");
+  return logged({Kind::remove, relative(path_at(folder, name)), {}, 0, {}},
+                [&] { return real(folder, name, flags); });
 }
 
 }  // extern "C"

@@ -2,16 +2,12 @@
 #include <doctest/doctest.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <mutex>
-#include <string>
-#include <vector>
 
-#include "atoll/log.hpp"
 #include "unit/checkpoint/checkpoint.hpp"
+#include "unit/collected_log.hpp"
 
 using namespace atoll_test::checkpoint;
 using train_test::failure_of;
@@ -36,28 +32,6 @@ extern "C" int flock(int file, int operation) noexcept {
 }
 
 namespace {
-
-// Collects warnings while it exists.
-class Warnings {
- public:
-  Warnings() {
-    atoll::log::set_sink([this](atoll::log::Level level, std::string_view text) {
-      const std::lock_guard lock(mutex_);
-      if (level == atoll::log::Level::warn) texts_.emplace_back(text);
-    });
-  }
-  ~Warnings() { atoll::log::set_sink(nullptr); }
-  Warnings(const Warnings&) = delete;
-  Warnings& operator=(const Warnings&) = delete;
-  std::vector<std::string> texts() {
-    const std::lock_guard lock(mutex_);
-    return texts_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> texts_;
-};
 
 void save_with(Job& job, const fs::path& folder, float value) {
   job.fill(value);
@@ -85,17 +59,16 @@ TEST_CASE("a file system without locks gives one warning, and saves work") {
   const fs::path folder = temporary.path() / "checkpoint";
   auto world = atoll_test::single_rank();
   Job first(world, 40), second(world, 40);
-  Warnings warnings;
+  const atoll_test::CollectedLog log;
   for (const int error : {ENOLCK, EOPNOTSUPP, EBADF}) {
     lock_error = error;
     save_with(first, folder, 1.0f);
     save_with(second, folder, 2.0f);
   }
   lock_error = 0;
-  const auto texts = warnings.texts();
-  REQUIRE(texts.size() == 1);
-  CHECK(texts[0].find("checkpoint.partial: cannot lock this folder (No locks available), so atoll "
-                      "cannot detect that two engines save to one folder") != std::string::npos);
+  CHECK(log.count("") == 1);
+  CHECK(log.count("checkpoint.partial: cannot lock this folder (No locks available), so atoll "
+                  "cannot detect that two engines save to one folder") == 1);
   fsdp::load(folder, first.engine, first.optimizer);
   CHECK(first.has(2.0f));
 }

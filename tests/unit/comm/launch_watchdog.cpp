@@ -10,14 +10,16 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
-#include "atoll/error.hpp"
 #include "flight/flight.hpp"
 #include "launching_device.hpp"
 #include "thread_ranks.hpp"
+#include "unit/error_text.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
+using atoll_test::error_of;
+using atoll_test::has;
 using Floats = std::vector<float>;
 
 // Runs `body` on thread ranks. `body` must not throw, because doctest would then collect captured
@@ -51,17 +53,6 @@ atoll::FlightState last_state(atoll::World& world, atoll::FlightState wanted) {
     if (state == wanted || std::chrono::steady_clock::now() > patience) return state;
     std::this_thread::sleep_for(1ms);
   }
-}
-
-// Returns the text of the Error that `call` throws, or an empty text.
-template <class Call>
-std::string thrown(const Call& call) {
-  try {
-    call();
-  } catch (const atoll::Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace
@@ -108,15 +99,10 @@ TEST_CASE("after a timeout the errors of Work and stream name the absent rank") 
       return;
     }
     const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
-    const std::string of_work = thrown([&] { work.synchronize(); });
-    const std::string of_stream = thrown([&] { stream.synchronize(); });
-    CAPTURE(of_work);
-    CAPTURE(of_stream);
-    CHECK(of_work.find("rank 2") != std::string::npos);
-    CHECK(of_work.find("all_reduce") != std::string::npos);
-    CHECK(of_stream.find("rank 2") != std::string::npos);
+    CHECK(has(error_of([&] { work.synchronize(); }), {"rank 2", "all_reduce"}));
+    CHECK(has(error_of([&] { stream.synchronize(); }), "rank 2"));
     const auto patience = std::chrono::steady_clock::now() + 10s;
-    while (thrown([&] { work.wait(stream); }).empty()) {
+    while (error_of([&] { work.wait(stream); }) == "no error") {
       REQUIRE(std::chrono::steady_clock::now() < patience);
     }
     CHECK(record(world).operations.back().state == atoll::FlightState::failed);
@@ -148,12 +134,8 @@ TEST_CASE(
     Floats data(4, 1.0f);
     const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
     work.wait(after);
-    const std::string of_work = thrown([&] { work.synchronize(); });
-    const std::string of_stream = thrown([&] { after.synchronize(); });
-    CAPTURE(of_work);
-    CAPTURE(of_stream);
-    CHECK(of_work.find("the kernel was lost") != std::string::npos);
-    CHECK(of_stream.find("the kernel was lost") != std::string::npos);
+    CHECK(has(error_of([&] { work.synchronize(); }), "the kernel was lost"));
+    CHECK(has(error_of([&] { after.synchronize(); }), "the kernel was lost"));
     ++told;
   });
   CHECK(told == 2);
@@ -172,13 +154,11 @@ TEST_CASE("a failure of another rank ends operations in flight and refuses new o
       return;
     }
     const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
-    const std::string of_work = thrown([&] { work.synchronize(); });
-    CAPTURE(of_work);
-    CHECK(of_work.find("the disk of rank 1 is full") != std::string::npos);
-    CHECK_FALSE(thrown([&] { stream.synchronize(); }).empty());
-    CHECK_FALSE(thrown([&] {
-                  static_cast<void>(comm.all_reduce(data, data, atoll::ReduceOp::sum, stream));
-                }).empty());
+    CHECK(has(error_of([&] { work.synchronize(); }), "the disk of rank 1 is full"));
+    CHECK(error_of([&] { stream.synchronize(); }) != "no error");
+    CHECK(error_of([&] {
+            static_cast<void>(comm.all_reduce(data, data, atoll::ReduceOp::sum, stream));
+          }) != "no error");
     ++told;
   });
   CHECK(told == 1);

@@ -1,9 +1,9 @@
 // Meshes of named axes: their groups, sub-meshes, errors, and collectives over each axis.
 #include <doctest/doctest.h>
 
-#include <cstddef>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -51,56 +51,46 @@ TEST_CASE("mesh axes: two numbers and lists of axes select their overloads") {
   const Mesh one = Mesh::make(world, {{"data", 1}});
   CHECK(one.to_string() == "data 1");
   CHECK(one.shape() == MeshShape{1, 1});
-  CHECK(one.axes() == std::vector<AxisSpec>{{"data", 1}});
-  const Mesh two = Mesh::make(world, {{"replicate", 1}, {"shard", 1}});
+  Mesh two = Mesh::make(world, {{"replicate", 1}, {"shard", 1}});
   CHECK(two.to_string() == "1x1");
   CHECK(two.axis("shard").ranks == Ranks{0});
+  const Mesh moved = std::move(two);
+  CHECK(two.reason().empty());  // NOLINT(bugprone-use-after-move)
+  CHECK(moved.shape() == MeshShape{1, 1});
   const Mesh three = Mesh::make(world, {{"replicate", 1}, {"shard", 1}, {"tensor", 1}},
                                 atoll::Topology::discover(world));
-  CHECK(three.to_string() == "replicate 1 x shard 1 x tensor 1");
   CHECK(three.reason() == "the user requested replicate 1 x shard 1 x tensor 1");
   CHECK(three.axis("tensor").rate.is_known());
 }
 
 TEST_CASE("mesh axes: wrong axes are errors that name the axis") {
   World world = World::single();
-  CHECK_THROWS_WITH(Mesh::make(world, std::vector<AxisSpec>{}), "a mesh needs at least one axis");
-  CHECK_THROWS_WITH(Mesh::make(world, {{"shard", 1}, {"", 1}}), "an axis of a mesh needs a name");
-  CHECK_THROWS_WITH(Mesh::make(world, {{"world", 1}}),
-                    "a mesh cannot name an axis \"world\": this name means all ranks of the mesh");
-  CHECK_THROWS_WITH(Mesh::make(world, {{"shard", 1}, {"tensor", 1}, {"shard", 1}}),
-                    "a mesh cannot have two axes \"shard\"");
-  CHECK_THROWS_WITH(Mesh::make(world, {{"shard", 1}, {"tensor", 0}}),
-                    "axis tensor of a mesh cannot have 0 ranks: it needs at least 1");
-  CHECK_THROWS_WITH(Mesh::make(world, {{"shard", 2}, {"tensor", 3}}),
-                    "a mesh of shard 2 x tensor 3 does not fit a world of 1 ranks");
+  const std::pair<std::vector<AxisSpec>, const char*> wrong[] = {
+      {{}, "a mesh needs at least one axis"},
+      {{{"shard", 1}, {"", 1}}, "an axis of a mesh needs a name"},
+      {{{"world", 1}}, "a mesh cannot name an axis \"world\""},
+      {{{"shard", 1}, {"tensor", 1}, {"shard", 1}}, "a mesh cannot have two axes \"shard\""},
+      {{{"shard", 1}, {"tensor", 0}}, "axis tensor of a mesh cannot have 0 ranks"},
+      {{{"shard", 2}, {"tensor", 3}}, "shard 2 x tensor 3 does not fit a world of 1 ranks"}};
+  for (const auto& [axes, text] : wrong) {
+    CHECK_THROWS_WITH(Mesh::make(world, axes), doctest::Contains(text));
+  }
   const Mesh mesh = Mesh::make(world, {{"shard", 1}, {"tensor", 1}});
-  CHECK_THROWS_WITH(
-      mesh.axis("pipe"),
-      "the mesh shard 1 x tensor 1 has no axis \"pipe\": its axes are shard, tensor and world");
-  CHECK_THROWS_WITH(
-      mesh.sub({"shard", "world"}),
-      "a sub-mesh of shard 1 x tensor 1 cannot have an axis \"world\": its axes are shard, tensor");
-  CHECK_THROWS_WITH(mesh.sub({"tensor", "tensor"}),
-                    "a sub-mesh of shard 1 x tensor 1 cannot have two axes \"tensor\"");
-  CHECK_THROWS_WITH(mesh.sub({}), "a sub-mesh of shard 1 x tensor 1 needs at least one axis");
+  CHECK_THROWS_WITH(mesh.axis("pipe"),
+                    doctest::Contains("no axis \"pipe\": its axes are shard, tensor and world"));
+  const std::pair<std::vector<std::string>, const char*> wrong_subs[] = {
+      {{"shard", "world"}, "cannot have an axis \"world\": its axes are shard, tensor"},
+      {{"tensor", "tensor"}, "cannot have two axes \"tensor\""},
+      {{}, "a sub-mesh of shard 1 x tensor 1 needs at least one axis"}};
+  for (const auto& [names, text] : wrong_subs) {
+    CHECK_THROWS_WITH(mesh.sub(names), doctest::Contains(text));
+  }
   CHECK_THROWS_WITH(mesh.sub({"tensor"}).axis("shard"),
-                    "the mesh tensor 1 has no axis \"shard\": its axes are tensor and world");
-  CHECK_THROWS_WITH(mesh.sub({"tensor"}).sub({"shard"}),
-                    "a sub-mesh of tensor 1 cannot have an axis \"shard\": its axes are tensor");
+                    doctest::Contains("no axis \"shard\": its axes are tensor and world"));
   atoll::MeshPlan plan;
   plan.order = {1};
   CHECK_THROWS_WITH(Mesh::from_plan(world, plan),
-                    "the order of a mesh plan must name each of the 1 ranks once");
-}
-
-TEST_CASE("mesh axes: a mesh that was moved from has no reason and no findings") {
-  World world = World::single();
-  Mesh mesh = Mesh::make(world, {1, 1});
-  const Mesh moved = std::move(mesh);
-  CHECK(mesh.reason().empty());  // NOLINT(bugprone-use-after-move)
-  CHECK(mesh.findings().empty());
-  CHECK(moved.shape() == MeshShape{1, 1});
+                    doctest::Contains("must name each of the 1 ranks once"));
 }
 
 TEST_CASE("mesh axes: ranks with other axes get one error on every rank") {

@@ -16,6 +16,9 @@
 #include "unit/error_text.hpp"
 #include "unit/rank_reports.hpp"
 
+using atoll_test::error_of;
+using atoll_test::has;
+
 namespace {
 
 // Holds the thread that enqueues an operation until the test lets it go.
@@ -91,11 +94,7 @@ TEST_CASE("two threads that call one communicator at the same time") {
       auto held = atoll::Device(std::make_shared<HeldDevice>(door)).stream();
       std::jthread caller([&] { add_up(first, held); });
       door.reached.wait();
-      try {
-        add_up(second, stream);
-      } catch (const atoll::Error& refused) {
-        error = refused.what();
-      }
+      error = error_of([&] { add_up(second, stream); });
       door.opened.count_down();
       caller.join();
     }
@@ -103,10 +102,9 @@ TEST_CASE("two threads that call one communicator at the same time") {
     world.barrier();
     return error;
   });
-  CHECK(reports[0] ==
-        "all_reduce on communicator shard: another thread calls it at the same time, so ranks "
-        "could see the operations in different orders: call it from one thread, wait for the "
-        "operations of one thread before another calls, or open a communicator for each thread");
+  CHECK(
+      has(reports[0], {"all_reduce on communicator shard: another thread calls it at the same time",
+                       "or open a communicator for each thread"}));
   CHECK(reports[1] == "no error");
 }
 
@@ -127,23 +125,21 @@ TEST_CASE("a thread that calls a communicator while operations of another thread
     } else {
       atoll::Work work;
       std::jthread([&] { work = add_up(first); }).join();
-      errors += atoll_test::error_of([&] { add_up(second).synchronize(); }) + "\n";
-      errors += atoll_test::error_of([&] { shard.group({}, stream).synchronize(); }) + "\n";
+      errors += error_of([&] { add_up(second).synchronize(); }) + "\n";
+      errors += error_of([&] { shard.group({}, stream).synchronize(); }) + "\n";
       refused.count_down();
       work.synchronize();
     }
-    errors += atoll_test::error_of([&] { add_up(second).synchronize(); });
+    errors += error_of([&] { add_up(second).synchronize(); });
     CHECK(first == std::vector<float>(4, 2.0f));
     CHECK(second == std::vector<float>(4, 2.0f));
     world.barrier();
     return errors;
   });
-  const std::string end =
-      " on communicator shard: operations of another thread are in flight, so ranks could see the "
-      "operations in different orders: call it from one thread, wait for the operations of one "
-      "thread before another calls, or open a communicator for each thread\n";
-  CHECK(reports[0] ==
-        "invalid argument: all_reduce" + end + "invalid argument: group" + end + "no error");
+  CHECK(has(
+      reports[0],
+      {"all_reduce on communicator shard: operations of another thread are in flight",
+       "group on communicator shard: operations of another thread are in flight", "\nno error"}));
   CHECK(reports[1] == "no error");
 }
 
@@ -156,21 +152,18 @@ TEST_CASE("a stream of another kind of device is refused before anything is enqu
     auto stream = shard.device().stream();
     std::vector<float> values(4, 1.0f);
     const auto add_up = [&](atoll::Stream& on) {
-      return atoll_test::error_of(
+      return error_of(
           [&] { shard.all_reduce(values, values, atoll::ReduceOp::sum, on).synchronize(); });
     };
-    std::string errors = add_up(wrong) + "\n";
-    errors += atoll_test::error_of([&] { shard.barrier(wrong).synchronize(); }) + "\n";
-    errors += atoll_test::error_of([&] { shard.group({}, wrong).synchronize(); }) + "\n";
-    errors += add_up(stream);
+    for (const std::string& error :
+         {add_up(wrong), error_of([&] { shard.barrier(wrong).synchronize(); }),
+          error_of([&] { shard.group({}, wrong).synchronize(); })}) {
+      CHECK(has(error, {"the stream clock is not a stream of the communicator's device host",
+                        "take streams from Communicator::device()"}));
+    }
+    CHECK(add_up(stream) == "no error");
     CHECK(values == std::vector<float>(4, 2.0f));
-    return errors;
+    return std::string("done");
   });
-  for (int rank = 0; rank < 2; ++rank) {
-    const std::string refused =
-        "invalid argument: rank " + std::to_string(rank) +
-        ": communicator shard: the stream clock is not a stream of the communicator's device host: "
-        "take streams from Communicator::device()\n";
-    CHECK(reports[static_cast<std::size_t>(rank)] == refused + refused + refused + "no error");
-  }
+  CHECK(reports == std::vector<std::string>(2, "done"));
 }

@@ -6,7 +6,6 @@
 #include <iomanip>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -24,6 +23,7 @@ using atoll::Communicator;
 using atoll::CommunicatorOptions;
 using atoll::World;
 using atoll_test::error_of;
+using atoll_test::has;
 
 Communicator open(World& world, CommunicatorOptions options) {
   const auto mesh = atoll::Mesh::make(world, {1, world.size()});
@@ -50,32 +50,26 @@ void check_texts(int ranks, const OptionsOf& options_of, const std::string& diff
 
 TEST_CASE("options with invalid values are refused") {
   World world = atoll_test::single_rank();
-  CHECK(error_of([&] { open(world, {.timeout = 0ms}); }) ==
-        "invalid argument: CommunicatorOptions::timeout is 0 ms, but must be positive");
-  CHECK(error_of([&] { open(world, {.deterministic = 2}); }) ==
-        "invalid argument: CommunicatorOptions::deterministic is 2, but must be 0 or 1");
-  CHECK(error_of([&] { open(world, {.algorithm = "all_reduce"}); }) ==
-        "invalid argument: CommunicatorOptions::algorithm=\"all_reduce\": expected a "
-        "comma-separated list of COLLECTIVE:ALGORITHM");
+  const auto refused = [&](CommunicatorOptions options) {
+    return error_of([&] { open(world, std::move(options)); });
+  };
+  CHECK(has(refused({.timeout = 0ms}), "CommunicatorOptions::timeout is 0 ms, but must be"));
+  CHECK(has(refused({.deterministic = 2}), "CommunicatorOptions::deterministic is 2, but must be"));
+  CHECK(has(refused({.algorithm = "all_reduce"}),
+            "CommunicatorOptions::algorithm=\"all_reduce\": expected a comma-separated list"));
 }
 
-TEST_CASE("all ranks report a different algorithm with the same text") {
-  const auto options = [](int rank) {
+TEST_CASE("all ranks report different options with the same text") {
+  const auto algorithm = [](int rank) {
     CommunicatorOptions one;
     if (rank == 2) one.algorithm = "all_reduce : ring";
     return one;
   };
-  check_texts(3, options,
+  check_texts(3, algorithm,
               "the algorithm (ATOLL_ALGORITHM): \"\" on rank 0, \"all_reduce:ring\" on rank 2");
-}
-
-TEST_CASE("all ranks report another backend with the same text") {
   check_texts(
       2, [](int rank) { return CommunicatorOptions{.backend = rank == 1 ? "mpi" : "host"}; },
       "the backend (ATOLL_BACKEND): \"host\" on rank 0, \"mpi\" on rank 1");
-}
-
-TEST_CASE("all ranks report different levels with the same text") {
   check_texts(
       2, [](int rank) { return CommunicatorOptions{.levels = rank == 0}; },
       "CommunicatorOptions::levels: true on rank 0, false on rank 1");
@@ -99,41 +93,6 @@ TEST_CASE("an operation ends after the timeout of its communicator") {
   CHECK(results[1].starts_with("aborted: "));
 }
 
-TEST_CASE("abort() ends a waiting operation, and the World and other communicators go on") {
-  atoll_test::run_thread_ranks(3, [](World& world) {
-    auto other = open(world, {.name = "other"});
-    std::vector<float> data(1000, 1.0f);
-    auto comm = open(world, {.name = "own"});
-    auto stream = comm.device().stream();
-    const std::string text = "aborted: rank " + std::to_string(world.rank()) +
-                             ": communicator own was aborted by rank 1: stop";
-    const auto reduce = [&] {
-      comm.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
-    };
-    {
-      std::jthread aborter;
-      if (world.rank() == 1) {
-        // Rank 2 does not call the operation, so rank 1 waits in it until its own thread aborts.
-        aborter = std::jthread([&] {
-          std::this_thread::sleep_for(100ms);
-          comm.abort("stop");
-        });
-      }
-      if (world.rank() != 2) CHECK(error_of(reduce) == text);
-    }
-    world.barrier();
-    CHECK(error_of(reduce) == text);
-    CHECK(!world.failure().has_value());
-    auto fresh = other.device().stream();
-    std::vector<float> sum(10, 1.0f);
-    other.all_reduce(sum, sum, atoll::ReduceOp::sum, fresh).synchronize();
-    CHECK(sum == std::vector<float>(10, 3.0f));
-    auto again = open(world, {.name = "own"});
-    again.all_reduce(sum, sum, atoll::ReduceOp::product, fresh).synchronize();
-    CHECK(sum == std::vector<float>(10, 27.0f));
-  });
-}
-
 TEST_CASE("abort() on another rank, before this rank has opened the communicator") {
   World world = atoll_test::single_rank();
   const auto other = open(world, {.name = "other"});  // from here on the World answers questions
@@ -148,7 +107,7 @@ TEST_CASE("abort() on another rank, before this rank has opened the communicator
   CHECK(!world.failure().has_value());
 }
 
-TEST_CASE("questions reach their handlers, also those that arrive before their handler") {
+TEST_CASE("a rank answers the questions that it knows, and keeps early ones until it knows them") {
   atoll::Questions questions;
   std::vector<std::string> heard;
   const auto hear = [&](std::string_view text) {
@@ -162,30 +121,20 @@ TEST_CASE("questions reach their handlers, also those that arrive before their h
   CHECK(questions.answer("other/0", "third").empty());
   questions.remove("own/0");
   CHECK(questions.answer("own/0", "fourth").empty());
-  CHECK(questions.answer("own/1", "fifth").empty());
-  questions.add("own/1", hear);
-  CHECK(heard == std::vector<std::string>{"first", "second\nline", "fifth"});
-}
-
-TEST_CASE("of many questions without a handler, only the last are kept") {
-  atoll::Questions questions;
+  questions.add("own/1", [&](std::string_view detail) {  // a handler may remove itself
+    questions.remove("own/1");
+    return std::string(detail);
+  });
+  CHECK(questions.answer("own/1", "once") == "once");
+  CHECK(questions.answer("own/1", "twice").empty());
+  // Only the last early questions are kept, because their handlers may be gone.
   for (std::size_t i = 0; i <= atoll::Questions::most_early; ++i)
     questions.answer("ended/" + std::to_string(i), "too late");
-  std::vector<std::string> heard;
+  heard.clear();
   for (const std::string name : {"ended/0", "ended/1", "ended/256"}) {
     questions.add(name, [&, name](std::string_view) { return heard.emplace_back(name); });
   }
   CHECK(heard == std::vector<std::string>{"ended/1", "ended/256"});
-}
-
-TEST_CASE("a handler may remove itself") {
-  atoll::Questions questions;
-  questions.add("own/0", [&](std::string_view detail) {
-    questions.remove("own/0");
-    return std::string(detail);
-  });
-  CHECK(questions.answer("own/0", "once") == "once");
-  CHECK(questions.answer("own/0", "twice").empty());
 }
 
 TEST_CASE("all_to_all_v with counts that differ between sender and receiver") {
@@ -223,18 +172,14 @@ TEST_CASE("8-bit floating-point elements cannot be reduced, and products take no
   auto comm = open(world, {.name = "own"});
   auto stream = comm.device().stream();
   std::vector<atoll::float8_e4m3> small(4);
-  CHECK(error_of([&] { (void)comm.all_reduce(small, small, atoll::ReduceOp::max, stream); }) ==
-        "unsupported: rank 0: all_reduce on communicator own: elements of f8e4m3 cannot be "
-        "reduced: convert them to bf16 or f32 first");
-  std::vector<float> data(4);
-  CHECK(error_of([&] {
-          (void)comm.all_reduce(data, data, {atoll::ReduceOp::product, 2.0}, stream);
-        }) ==
-        "invalid argument: rank 0: all_reduce on communicator own: a factor of 2 is not supported "
-        "with product");
+  CHECK(has(error_of([&] { (void)comm.all_reduce(small, small, atoll::ReduceOp::max, stream); }),
+            {"elements of f8e4m3 cannot be reduced", "convert them to bf16 or f32"}));
+  std::vector<float> data(4), to(3);
+  CHECK(has(error_of([&] {
+              (void)comm.all_reduce(data, data, {atoll::ReduceOp::product, 2.0}, stream);
+            }),
+            "a factor of 2 is not supported with product"));
   const std::vector<std::uint64_t> one{4}, two{3};
-  std::vector<float> to(3);
-  CHECK(error_of([&] { (void)comm.all_to_all_v(data, one, to, two, stream); }) ==
-        "invalid argument: rank 0: all_to_all_v on communicator own: rank 0 sends 4 elements to "
-        "itself, but receives 3");
+  CHECK(has(error_of([&] { (void)comm.all_to_all_v(data, one, to, two, stream); }),
+            "rank 0 sends 4 elements to itself, but receives 3"));
 }

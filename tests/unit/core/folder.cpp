@@ -3,41 +3,12 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
-#include <algorithm>
-
 #include "unit/train/data_temporary.hpp"
 
 namespace fs = std::filesystem;
 using atoll::names_in;
 using atoll::remove_tree;
 using train_test::TemporaryFolder;
-
-TEST_CASE("folder: the names in a folder") {
-  const TemporaryFolder folder;
-  CHECK(names_in(folder.path()).empty());
-  folder.write("b", "");
-  folder.write(".a", "");
-  fs::create_directory(folder.path() / "c");
-  fs::create_symlink("absent", folder.path() / "d");
-  auto names = names_in(folder.path());
-  std::ranges::sort(names);
-  CHECK(names == std::vector<std::string>{".a", "b", "c", "d"});
-
-  std::error_code problem;
-  CHECK(names_in(folder.path() / "absent", problem).empty());
-  CHECK(problem == std::errc::no_such_file_or_directory);
-  CHECK(names_in(folder.path() / "b", problem).empty());
-  CHECK(problem == std::errc::not_a_directory);
-  CHECK(names_in(folder.path() / "c", problem).empty());
-  CHECK_FALSE(problem);
-  try {
-    names_in(folder.path() / "absent");
-    FAIL("no error");
-  } catch (const fs::filesystem_error& error) {
-    CHECK(error.path1() == folder.path() / "absent");
-    CHECK(error.code() == std::errc::no_such_file_or_directory);
-  }
-}
 
 TEST_CASE("folder: a tree is deleted, but nothing to which its links lead") {
   const TemporaryFolder folder;

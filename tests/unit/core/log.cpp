@@ -7,10 +7,7 @@
 
 #include <atomic>
 #include <cstdio>
-#include <fstream>
 #include <functional>
-#include <mutex>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -21,6 +18,7 @@
 #include "atoll/world.hpp"
 #include "comm/registry/registry.hpp"
 #include "core/log.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using atoll::log::Level;
 
@@ -46,8 +44,9 @@ atoll::log::Sink into(Messages& messages) {
 
 // Runs `body` and returns the text that it wrote to stderr.
 std::string stderr_of(const std::function<void()>& body) {
-  char path[] = "/tmp/atoll-log-XXXXXX";
-  const int file = ::mkstemp(path), before = ::dup(STDERR_FILENO);
+  const train_test::TemporaryFolder folder;
+  const auto path = folder.write("log", "");
+  const int file = ::open(path.c_str(), O_WRONLY | O_APPEND), before = ::dup(STDERR_FILENO);
   REQUIRE(file >= 0);
   std::fflush(stderr);
   ::dup2(file, STDERR_FILENO);
@@ -56,10 +55,7 @@ std::string stderr_of(const std::function<void()>& body) {
   ::dup2(before, STDERR_FILENO);
   ::close(file);
   ::close(before);
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  ::unlink(path);
-  return text.str();
+  return train_test::TemporaryFolder::read(path);
 }
 
 }  // namespace

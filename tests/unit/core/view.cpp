@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -66,20 +68,6 @@ TEST_CASE("spans and objects that live on convert to views; temporaries that own
   static_assert(!std::is_constructible_v<ConstView, Array>);
 }
 
-TEST_CASE("dtype names are parsed, and the error names unknown ones") {
-  using atoll::DType;
-  for (const DType dtype :
-       {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8,
-        DType::i8, DType::u16, DType::u32, DType::u64, DType::f8e4m3, DType::f8e5m2}) {
-    CHECK(atoll::dtype_from_name(atoll::name(dtype)) == dtype);
-  }
-  CHECK_THROWS_WITH_AS(
-      atoll::dtype_from_name("f8"),
-      "dtype \"f8\": expected f32, bf16, f16, f64, i32, i64, u8, i8, u16, u32, u64, "
-      "f8e4m3 or f8e5m2",
-      atoll::Error);
-}
-
 TEST_CASE("a part that ends beyond its view is an error") {
   std::vector<float> data(16);
   const atoll::View view(data);
@@ -89,17 +77,14 @@ TEST_CASE("a part that ends beyond its view is an error") {
     CHECK(text == atoll_test::error_of([&] { static_cast<void>(read_only.part(first, n)); }));
     return text;
   };
-  const std::string end =
-      " of a view of 16 elements ends beyond the view: pass an offset and a count, in elements, "
-      "that lie inside it";
   CHECK(error(10, 6) == "no error");
   CHECK(error(16, 0) == "no error");
-  CHECK(error(10, 7) == "invalid argument: part(10, 7)" + end);
-  CHECK(error(17, 0) == "invalid argument: part(17, 0)" + end);
-  CHECK(error(1, ~std::uint64_t{0}) == "invalid argument: part(1, 18446744073709551615)" + end);
+  CHECK(atoll_test::has(error(10, 7), "part(10, 7) of a view of 16 elements ends beyond the view"));
+  CHECK(atoll_test::has(error(17, 0), "part(17, 0) of a view of 16 elements"));
+  CHECK(atoll_test::has(error(1, ~std::uint64_t{0}), "part(1, 18446744073709551615) of a view"));
 }
 
-TEST_CASE("names and sizes agree with plugin.h") {
+TEST_CASE("names and sizes of element types, and their parser") {
   using atoll::DType;
   struct Known {
     DType dtype;
@@ -114,21 +99,13 @@ TEST_CASE("names and sizes agree with plugin.h") {
         Known{DType::f8e5m2, "f8e5m2", 1}}) {
     CHECK(atoll::name(known.dtype) == known.name);
     CHECK(atoll::size_of(known.dtype) == known.bytes);
+    CHECK(atoll::dtype_from_name(known.name) == known.dtype);
   }
-  CHECK(atoll::name(atoll::ReduceOp::sum) == "sum");
-  CHECK(atoll::name(atoll::ReduceOp::avg) == "avg");
-  CHECK(atoll::name(atoll::ReduceOp::min) == "min");
-  CHECK(atoll::name(atoll::ReduceOp::max) == "max");
+  CHECK_THROWS_WITH_AS(atoll::dtype_from_name("f8"),
+                       doctest::Contains("dtype \"f8\": expected f32, bf16, "), atoll::Error);
   CHECK(atoll::name(atoll::ReduceOp::product) == "product");
-  CHECK(atoll_abi::kind_name(ATOLL_ALL_REDUCE) == "all_reduce");
-  CHECK(atoll_abi::kind_name(ATOLL_SCATTER) == "scatter");
-  CHECK(atoll_abi::kind_name(-1) == "?");
   CHECK(atoll_abi::kind_name(ATOLL_ALL_TO_ALL_V) == "all_to_all_v");
   CHECK(atoll_abi::kind_name(15) == "?");
-  CHECK(atoll_abi::dtype_size(13) == 0);
-  CHECK(atoll_abi::is_reducible(ATOLL_U64));
-  CHECK(!atoll_abi::is_reducible(ATOLL_F8E4M3));
-  CHECK(!atoll_abi::is_reducible(ATOLL_F8E5M2));
   CHECK(atoll_abi::kind_of("reduce_scatter") == ATOLL_REDUCE_SCATTER);
   CHECK(atoll_abi::kind_of("allreduce") == -1);
 }

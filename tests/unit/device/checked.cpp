@@ -8,14 +8,17 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "atoll/error.hpp"
 #include "device/backend.hpp"
 #include "device/checked/device.hpp"
 #include "device/ops.hpp"
+#include "unit/error_text.hpp"
 
 using atoll::Access;
+using atoll_test::error_of;
+using atoll_test::has;
 
 namespace {
 
@@ -38,19 +41,10 @@ struct Bench {
 };
 
 std::string finding(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const atoll::Error& error) {
-    CHECK(error.code() == atoll::ErrorCode::internal);
-    return error.what();
-  }
-  return "";
-}
-
-bool has(const std::string& text, std::string_view part) {
-  const bool found = text.find(part) != std::string::npos;
-  if (!found) MESSAGE(text);
-  return found;
+  const std::string error = error_of(work);
+  if (error == "no error") return "";
+  CHECK(error.starts_with("internal error: "));
+  return error;
 }
 
 }  // namespace
@@ -138,61 +132,49 @@ TEST_CASE("memory from other sources is not checked, and a use past the end is a
 }
 
 TEST_CASE("copies, zero() and kernels declare what they use") {
-  using Kernel = std::function<void(const Bench&, atoll::Stream&, atoll::View)>;
+  using atoll::DType;
+  using Kernel =
+      std::function<void(atoll::DeviceOps&, atoll::Stream&, atoll::View in, atoll::View out)>;
+  const atoll::View low{nullptr, 0, DType::bf16};
   const std::vector<std::pair<std::string, Kernel>> kernels{
-      {"copy", [](const Bench& bench, atoll::Stream& stream,
-                  atoll::View out) { stream.copy(out.data, bench.memory.data(), out.bytes()); }},
-      {"copy", [](const Bench& bench, atoll::Stream& stream,
-                  atoll::View out) { stream.copy(bench.memory.data(), out.data, out.bytes()); }},
-      {"zero", [](const Bench& bench, atoll::Stream& stream,
-                  atoll::View) { stream.zero(bench.memory.data(), 1); }},
-      {"cast", [](const Bench& bench, atoll::Stream& stream,
-                  atoll::View out) { bench.device.ops().cast(stream, out, bench.all()); }},
-      {"add", [](const Bench& bench, atoll::Stream& stream,
-                 atoll::View out) { bench.device.ops().add(stream, out, bench.all()); }},
-      {"scale", [](const Bench& bench, atoll::Stream& stream,
-                   atoll::View out) { bench.device.ops().scale(stream, out, bench.all(), 2); }},
-      {"reduce",
-       [](const Bench& bench, atoll::Stream& stream, atoll::View out) {
-         bench.device.ops().reduce(stream, out.part(0, 512), bench.all(), atoll::ReduceOp::sum, 0);
-       }},
+      {"copy", [](auto&, auto& s, auto in, auto out) { s.copy(out.data, in.data, out.bytes()); }},
+      {"copy", [](auto&, auto& s, auto in, auto out) { s.copy(in.data, out.data, out.bytes()); }},
+      {"zero", [](auto&, auto& s, auto in, auto) { s.zero(in.data, 1); }},
+      {"cast", [](auto& ops, auto& s, auto in, auto out) { ops.cast(s, out, in); }},
+      {"add", [](auto& ops, auto& s, auto in, auto out) { ops.add(s, out, in); }},
+      {"scale", [](auto& ops, auto& s, auto in, auto out) { ops.scale(s, out, in, 2); }},
+      {"reduce", [](auto& ops, auto& s, auto in,
+                    auto out) { ops.reduce(s, out.part(0, 512), in, atoll::ReduceOp::sum, 0); }},
       {"sum_squares",
-       [](const Bench& bench, atoll::Stream& stream, atoll::View out) {
-         bench.device.ops().sum_squares(stream, {out.data, 1, atoll::DType::f64}, bench.all());
+       [](auto& ops, auto& s, auto in, auto out) {
+         ops.sum_squares(s, {out.data, 1, DType::f64}, in);
        }},
       {"clip_factor",
-       [](const Bench& bench, atoll::Stream& stream, atoll::View out) {
-         bench.device.ops().clip_factor(stream, {bench.memory.data(), 3, atoll::DType::f64},
-                                        {out.data, 1, atoll::DType::f64}, {});
+       [](auto& ops, auto& s, auto in, auto out) {
+         ops.clip_factor(s, {in.data, 3, DType::f64}, {out.data, 1, DType::f64}, {});
        }},
       {"adamw",
-       [](const Bench& bench, atoll::Stream& stream, atoll::View out) {
-         const atoll::View low{nullptr, 0, atoll::DType::bf16};
-         const auto* steps = static_cast<const double*>(bench.memory.data());
-         bench.device.ops().adamw(stream, {out.part(0, 4), out.part(4, 4), out.part(8, 4),
-                                           out.part(12, 4), low, 0, 0, 0, 1, 0, steps, nullptr});
+       [&](auto& ops, auto& s, auto in, auto out) {
+         const auto* steps = static_cast<const double*>(in.data);
+         ops.adamw(s, {out.part(0, 4), out.part(4, 4), out.part(8, 4), out.part(12, 4), low, 0, 0,
+                       0, 1, 0, steps, nullptr});
        }},
       {"sgd",
-       [](const Bench& bench, atoll::Stream& stream, atoll::View out) {
-         const atoll::View low{nullptr, 0, atoll::DType::bf16};
-         bench.device.ops().sgd(stream,
-                                {out.part(0, 4), bench.all().part(0, 4), low, 0, 0, nullptr});
+       [&](auto& ops, auto& s, auto in, auto out) {
+         ops.sgd(s, {out.part(0, 4), in.part(0, 4), low, 0, 0, nullptr});
        }},
       {"dequantize",
-       [](const Bench& bench, atoll::Stream& stream, atoll::View out) {
-         bench.device.ops().dequantize(stream, out.part(0, 64),
-                                       {bench.memory.data(), 68, atoll::DType::u8});
+       [](auto& ops, auto& s, auto in, auto out) {
+         ops.dequantize(s, out.part(0, 64), {in.data, 68, DType::u8});
        }},
-      {"fill_normal", [](const Bench& bench, atoll::Stream& stream,
-                         atoll::View) { bench.device.ops().fill_normal(stream, bench.all(), {}); }},
-  };
+      {"fill_normal", [](auto& ops, auto& s, auto in, auto) { ops.fill_normal(s, in, {}); }}};
   for (const auto& [name, kernel] : kernels) {
-    CAPTURE(name);
     Bench bench;
     const atoll::Buffer out = bench.device.allocate(count * sizeof(float));
     bench.write(bench.a);
-    CHECK(has(finding([&] { kernel(bench, bench.b, out.view(atoll::DType::f32)); }),
-              name + " on stream b "));
+    CHECK(has(
+        finding([&] { kernel(bench.device.ops(), bench.b, bench.all(), out.view(DType::f32)); }),
+        name + " on stream b "));
   }
 }
 
@@ -328,13 +310,7 @@ TEST_CASE("messages name the rank of the process") {
   const auto device = atoll::checked_device(atoll::Device::cpu(), 3);
   const auto memory = device.allocate(64);
   auto a = device.stream({.name = "a"}), b = device.stream({.name = "b"});
-  a.use(memory.view(atoll::DType::u8), atoll::Access::write, "writer");
-  try {
-    b.use(memory.view(atoll::DType::u8), atoll::Access::read, "reader");
-    FAIL("no finding");
-  } catch (const atoll::Error& error) {
-    CHECK(
-        std::string(error.what())
-            .starts_with("rank 3: ATOLL_CHECK=lifetimes: reader on stream b reads bytes 0 to 64"));
-  }
+  a.use(memory.view(atoll::DType::u8), Access::write, "writer");
+  CHECK(has(finding([&] { b.use(memory.view(atoll::DType::u8), Access::read, "reader"); }),
+            "rank 3: ATOLL_CHECK=lifetimes: reader on stream b reads bytes 0 to 64"));
 }

@@ -10,11 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <csignal>
 #include <functional>
 #include <string>
 #include <utility>
+
+#include "unit/child_process.hpp"
 
 using atoll::checked::install_fault_handler;
 
@@ -57,28 +58,15 @@ void fault() {
 
 // Returns the status of waitpid() and the output of a child process that calls `body`.
 std::pair<int, std::string> end_of(const std::function<void()>& body) {
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe(ends.data()) == 0);
-  const pid_t pid = ::fork();
-  REQUIRE(pid >= 0);
-  if (pid == 0) {
+  atoll_test::ChildProcess child([&](int out) {
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
     ::signal(SIGSEGV, SIG_DFL);
-    ::dup2(ends[1], STDOUT_FILENO);
+    ::dup2(out, STDOUT_FILENO);
     body();
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  std::string text;
-  std::array<char, 256> piece{};
-  for (ssize_t n = 0; (n = ::read(ends[0], piece.data(), piece.size())) > 0;) {
-    if (text.size() < 4096) text.append(piece.data(), static_cast<std::size_t>(n));
-  }
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  return {status, text};
+  });
+  const std::string text = child.rest().substr(0, 4096);
+  return {child.status(), text};
 }
 
 }  // namespace

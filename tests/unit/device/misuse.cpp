@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <exception>
 #include <functional>
 #include <latch>
 #include <memory>
@@ -14,9 +13,7 @@
 #include <utility>
 
 #include "atoll/device.hpp"
-#include "atoll/error.hpp"
 #include "atoll/world.hpp"
-#include "device/task.hpp"
 #include "unit/error_text.hpp"
 
 namespace {
@@ -25,6 +22,7 @@ using atoll::Device;
 using atoll::Stream;
 using namespace std::chrono_literals;
 using atoll_test::error_of;
+using atoll_test::has;
 
 }  // namespace
 
@@ -32,54 +30,38 @@ TEST_CASE("every call of a stream that was moved from is an error") {
   const Device device = Device::cpu();
   Stream stream = device.stream();
   Stream other = std::move(stream);
-  const std::string text =
-      "invalid argument: this Stream was moved from: use the object that it was moved to, or "
-      "assign "
-      "to it first";
   // NOLINTBEGIN(bugprone-use-after-move): this use is what the test is about
-  CHECK(error_of([&] { stream.enqueue([] {}); }) == text);
-  CHECK(error_of([&] { stream.synchronize(); }) == text);
-  CHECK(error_of([&] { stream.record(); }) == text);
-  CHECK(error_of([&] { stream.wait(other.record()); }) == text);
-  CHECK(error_of([&] { static_cast<void>(stream.backend()); }) == text);
+  const std::function<void()> calls[] = {
+      [&] { stream.enqueue([] {}); }, [&] { stream.synchronize(); }, [&] { stream.record(); },
+      [&] { stream.wait(other.record()); }, [&] { static_cast<void>(stream.backend()); }};
+  for (const auto& call : calls) CHECK(has(error_of(call), "this Stream was moved from: use the"));
   stream = device.stream();
   CHECK(error_of([&] { stream.synchronize(); }) == "no error");
   // NOLINTEND(bugprone-use-after-move)
 }
 
-TEST_CASE("a device of a null backend is refused") {
-  CHECK(error_of([] { const Device device(nullptr); }) ==
-        "invalid argument: a Device of a null DeviceBackend: pass a backend, or use "
-        "Device::cpu() or Device::cuda()");
-}
-
 TEST_CASE("null addresses and empty functions are refused when they are enqueued") {
   Stream stream = Device::cpu().stream({.name = "s"});
   char memory[4] = {};
-  CHECK(error_of([&] { stream.copy(nullptr, memory, 4); }) ==
-        "invalid argument: stream s: copy of 4 bytes: dst is null");
-  CHECK(error_of([&] { stream.copy(memory, nullptr, 4); }) ==
-        "invalid argument: stream s: copy of 4 bytes: src is null");
-  CHECK(error_of([&] { stream.zero(nullptr, 4); }) ==
-        "invalid argument: stream s: zero() of 4 bytes: dst is null");
+  CHECK(has(error_of([&] { stream.copy(nullptr, memory, 4); }), "s: copy of 4 bytes: dst is null"));
+  CHECK(has(error_of([&] { stream.copy(memory, nullptr, 4); }), "s: copy of 4 bytes: src is null"));
+  CHECK(has(error_of([&] { stream.zero(nullptr, 4); }), "s: zero() of 4 bytes: dst is null"));
   CHECK(error_of([&] { stream.copy(nullptr, nullptr, 0); }) == "no error");
-  CHECK(error_of([&] { stream.enqueue(nullptr); }) ==
-        "invalid argument: stream s: the work to enqueue is an empty function");
-  CHECK(error_of([&] { stream.enqueue_and_record(nullptr); }) ==
-        "invalid argument: stream s: the work to enqueue is an empty function");
+  const std::string empty = "stream s: the work to enqueue is an empty function";
+  CHECK(has(error_of([&] { stream.enqueue(nullptr); }), empty));
+  CHECK(has(error_of([&] { stream.enqueue_and_record(nullptr); }), empty));
   CHECK(error_of([&] { stream.synchronize(); }) == "no error");
+  CHECK(has(error_of([] { const Device device(nullptr); }), "a Device of a null DeviceBackend"));
 }
 
 TEST_CASE("a task that waits for its own stream fails") {
-  const std::string text =
-      "invalid argument: stream s: a task of this stream waits for later work of the same stream, "
-      "which runs only after the task: wait outside the task, or enqueue the work on another "
-      "stream";
   const Device device = Device::cpu();
   SUBCASE("directly") {
     Stream stream = device.stream({.name = "s"});
     stream.enqueue([&] { stream.synchronize(); });
-    CHECK(error_of([&] { stream.synchronize(); }) == text);
+    CHECK(has(error_of([&] { stream.synchronize(); }),
+              {"stream s: a task of this stream waits for later work of the same stream",
+               "wait outside the task"}));
   }
   SUBCASE("a wait for earlier work or for another stream is allowed") {
     Stream stream = device.stream({.name = "s"}), other = device.stream({.name = "other"});
@@ -119,9 +101,8 @@ TEST_CASE("two threads that call one stream at the same time: one gets an error"
   CHECK(ran == enqueued[0] + enqueued[1]);
   for (const std::string& error : errors) {
     if (error.empty()) continue;
-    CHECK(error ==
-          "invalid argument: stream shared: another thread calls it at the same time: call a "
-          "stream from one thread at a time, or make a stream for each thread");
+    CHECK(
+        has(error, "stream shared: another thread calls it at the same time: call a stream from"));
   }
 }
 
@@ -166,18 +147,15 @@ TEST_CASE("the error of a stream that no call throws fails the World when the st
   const std::string told = "no error";
   SUBCASE("nobody synchronizes") {
     { const Stream stream = broken("lost"); }
-    CHECK(
-        error_of([&] { world.check(); })
-            .find("stream lost: its work failed, and the stream was destroyed before any call had "
-                  "thrown the error (call synchronize() before): kernel broke") !=
-        std::string::npos);
+    CHECK(has(error_of([&] { world.check(); }),
+              {"stream lost: its work failed", "(call synchronize() before): kernel broke"}));
   }
   SUBCASE("a stream that waits for the failed one passes the error on") {
     {
       Stream first = broken("first"), second = device.stream({.name = "second"});
       second.wait(first.record());
     }
-    CHECK(error_of([&] { world.check(); }).find("stream first: ") != std::string::npos);
+    CHECK(has(error_of([&] { world.check(); }), "stream first: "));
   }
   SUBCASE("a call has thrown it, also through another stream or an event") {
     {
@@ -208,30 +186,4 @@ TEST_CASE("the error of a stream that no call throws fails the World when the st
     end = {};
     CHECK(error_of([&] { world.check(); }) == told);
   }
-}
-
-TEST_CASE("a dropped task learns why its stream failed") {
-  struct Witness {
-    std::string* text;
-    explicit Witness(std::string* text_) : text(text_) {}
-    Witness(const Witness&) = delete;
-    Witness& operator=(const Witness&) = delete;
-    ~Witness() {
-      const std::exception_ptr error = atoll::DroppedTask::error();
-      *text = "not dropped";
-      try {
-        if (error) std::rethrow_exception(error);
-      } catch (const std::exception& problem) {
-        *text = problem.what();
-      }
-    }
-  };
-  Stream stream = Device::cpu().stream();
-  std::string ran, dropped;
-  stream.enqueue([witness = std::make_shared<Witness>(&ran)] {});
-  stream.enqueue([] { throw std::runtime_error("kernel broke"); });
-  stream.enqueue([witness = std::make_shared<Witness>(&dropped)] {});
-  CHECK_THROWS_WITH(stream.synchronize(), "kernel broke");
-  CHECK(ran == "not dropped");
-  CHECK(dropped == "kernel broke");
 }

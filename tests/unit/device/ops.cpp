@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -41,121 +40,57 @@ float tree_sum(std::vector<float> parts) {
 
 }  // namespace
 
-TEST_CASE("reduce follows the adjacent-pair tree for any number of parts") {
-  for (std::size_t ranks = 1; ranks <= 9; ++ranks) {
-    const std::size_t n = 2500;  // vectors of more than two blocks of 1,024 elements
+TEST_CASE("reduce follows the adjacent-pair tree over each block, then one over the blocks") {
+  const std::size_t n = 2500;  // vectors of more than two pieces of 1,024 elements
+  const auto check = [&](std::size_t block, std::size_t blocks) {
     std::vector<std::vector<float>> parts;
     std::vector<const void*> pointers;
-    for (std::size_t r = 0; r < ranks; ++r) {
+    for (std::size_t r = 0; r < block * blocks; ++r) {
       parts.push_back(random_values(n, static_cast<unsigned>(r + 1)));
       pointers.push_back(parts.back().data());
     }
     std::vector<float> sum(n);
-    cpu::reduce(sum, pointers, ReduceOp::sum);
+    void* const to = sum.data();
+    cpu::reduce_into({{&to, 1},
+                      pointers,
+                      nullptr,
+                      n,
+                      atoll::DType::f32,
+                      ReduceOp::sum,
+                      static_cast<int>(parts.size()),
+                      cpu::Stores::cached,
+                      blocks == 1 ? 0 : block});
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < n; ++i) {
-      std::vector<float> column;
-      for (const auto& part : parts) column.push_back(part[i]);
-      wrong += sum[i] != tree_sum(column);
+      std::vector<float> sums;
+      for (std::size_t b = 0; b < blocks; ++b) {
+        std::vector<float> column;
+        for (std::size_t r = 0; r < block; ++r) column.push_back(parts[b * block + r][i]);
+        sums.push_back(tree_sum(column));
+      }
+      wrong += sum[i] != tree_sum(sums);
     }
-    CHECK_MESSAGE(wrong == 0, ranks, " ranks");
-  }
-}
-
-TEST_CASE("reduce in blocks: a tree over each, then one over the blocks") {
-  const std::size_t n = 1500;
+    CHECK_MESSAGE(wrong == 0, blocks, " blocks of ", block);
+  };
+  for (std::size_t ranks = 1; ranks <= 9; ++ranks) check(ranks, 1);
   for (const std::size_t block : {1u, 2u, 3u, 5u, 6u}) {
-    for (std::size_t blocks = 1; blocks <= 4; ++blocks) {
-      std::vector<std::vector<float>> parts;
-      std::vector<const void*> pointers;
-      for (std::size_t r = 0; r < block * blocks; ++r) {
-        parts.push_back(random_values(n, static_cast<unsigned>(r + 1)));
-        pointers.push_back(parts.back().data());
-      }
-      std::vector<float> sum(n);
-      void* const to = sum.data();
-      cpu::reduce_into({{&to, 1},
-                        pointers,
-                        nullptr,
-                        n,
-                        atoll::DType::f32,
-                        ReduceOp::sum,
-                        static_cast<int>(parts.size()),
-                        cpu::Stores::cached,
-                        block});
-      std::size_t wrong = 0;
-      for (std::size_t i = 0; i < n; ++i) {
-        std::vector<float> sums;
-        for (std::size_t b = 0; b < blocks; ++b) {
-          std::vector<float> column;
-          for (std::size_t r = 0; r < block; ++r) column.push_back(parts[b * block + r][i]);
-          sums.push_back(tree_sum(column));
-        }
-        wrong += sum[i] != tree_sum(sums);
-      }
-      CHECK_MESSAGE(wrong == 0, blocks, " blocks of ", block);
-    }
+    for (std::size_t blocks = 2; blocks <= 4; ++blocks) check(block, blocks);
   }
 }
 
-TEST_CASE("scale multiplies in the type, out of place and in place") {
-  const auto device = atoll::Device::cpu();
-  auto stream = device.stream();
-  std::vector<float> x = random_values(1003, 1), y(1003);
-  const std::vector<float> before = x;
-  device.ops().scale(stream, y, x, 0.3);
-  device.ops().scale(stream, x, x, -2);
-  stream.synchronize();
-  std::size_t wrong = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    wrong += y[i] != 0.3f * before[i] || x[i] != -2.0f * before[i];
-  }
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("16-bit sums accumulate in f32 and round once") {
-  // The exact sum is 256 + 1 + 1 = 258. If bf16 sums were rounded after each addition, both
-  // additions of 1 to 256 would have no effect.
-  const std::vector<bfloat16> a{atoll::to_bfloat16(256.0f)}, one{atoll::to_bfloat16(1.0f)};
-  const std::vector<const void*> parts{a.data(), one.data(), one.data()};
-  std::vector<bfloat16> sum(1);
-  cpu::reduce(sum, parts, ReduceOp::sum);
-  CHECK(atoll::to_float(sum[0]) == 258.0f);
-}
-
-TEST_CASE("avg, min, max, and a destination that is one of the parts") {
-  std::vector<std::int32_t> a{1, -7, 9}, b{4, 2, 9};
-  const std::vector<const void*> parts{a.data(), b.data()};
-  std::vector<std::int32_t> out(3);
-  cpu::reduce(out, parts, ReduceOp::avg);
-  CHECK(out == std::vector<std::int32_t>{2, -2, 9});
-  cpu::reduce(out, parts, ReduceOp::min);
-  CHECK(out == std::vector<std::int32_t>{1, -7, 9});
-  cpu::reduce(a, parts, ReduceOp::max);
-  CHECK(a == std::vector<std::int32_t>{4, 2, 9});
-}
-
-TEST_CASE("products, and integers that plain loops reduce") {
-  const std::vector<std::int8_t> a{100, -7, 3}, b{100, 3, -128};
-  const std::vector<const void*> parts{a.data(), b.data()};
-  std::vector<std::int8_t> out(3);
-  cpu::reduce(out, parts, ReduceOp::sum);
-  CHECK(out == std::vector<std::int8_t>{-56, -4, -125});
-  cpu::reduce(out, parts, ReduceOp::avg);
-  CHECK(out == std::vector<std::int8_t>{-28, -2, -62});
-  cpu::reduce(out, parts, ReduceOp::min);
-  CHECK(out == std::vector<std::int8_t>{100, -7, -128});
-  cpu::reduce(out, parts, ReduceOp::max);
-  CHECK(out == std::vector<std::int8_t>{100, 3, 3});
-  cpu::reduce(out, parts, ReduceOp::product);
-  CHECK(out == std::vector<std::int8_t>{16, -21, -128});  // 10,000 modulo 256 is 16
+// tests/conformance checks all types and ops on a few ranks.
+TEST_CASE("integers wrap, a product is rounded once, and a destination may be one of the parts") {
+  const std::vector<std::uint8_t> part{200};
+  const std::vector<const void*> many(256, part.data());
+  std::vector<std::uint8_t> out(1);
+  cpu::reduce(out, many, ReduceOp::avg);
+  CHECK(out[0] == 0);  // the sum of 256 values of 200 is 0 modulo 256
+  cpu::reduce(out, std::span(many).first(2), ReduceOp::avg);
+  CHECK(out[0] == 72);  // 200 + 200 wraps around to 144, and the average is 144 / 2 = 72
   const std::vector<std::uint64_t> high{std::uint64_t{1} << 63}, low{2};
   std::vector<std::uint64_t> wide(1);
   cpu::reduce(wide, std::vector<const void*>{high.data(), low.data()}, ReduceOp::avg);
   CHECK(wide[0] == (std::uint64_t{1} << 62) + 1);
-  cpu::reduce(wide, std::vector<const void*>{high.data(), low.data()}, ReduceOp::product);
-  CHECK(wide[0] == 0);
-  // A bf16 product is rounded once, not after each factor.
   const std::vector<bfloat16> third{atoll::to_bfloat16(3.0f)};
   const std::vector<bfloat16> x{atoll::to_bfloat16(1.0078125f)};
   std::vector<bfloat16> product(1);
@@ -166,22 +101,6 @@ TEST_CASE("products, and integers that plain loops reduce") {
   std::vector<std::uint16_t> p(2500, 2), q(2500, 3), r(2500, 5);
   cpu::reduce(q, std::vector<const void*>{p.data(), q.data(), r.data()}, ReduceOp::product);
   CHECK(q == std::vector<std::uint16_t>(2500, 30));
-}
-
-TEST_CASE("integers wrap in sums and divide by any number of ranks") {
-  const std::vector<std::uint8_t> part{200};
-  const std::vector<const void*> parts(256, part.data());
-  std::vector<std::uint8_t> out(1);
-  cpu::reduce(out, parts, ReduceOp::sum);
-  CHECK(out[0] == 0);  // the sum of 256 values of 200 is 0 modulo 256
-  cpu::reduce(out, std::span(parts).first(2), ReduceOp::avg);
-  CHECK(out[0] == 72);  // 200 + 200 wraps around to 144, and the average is 144 / 2 = 72
-  cpu::reduce(out, parts, ReduceOp::avg);
-  CHECK(out[0] == 0);
-  const std::vector<std::int32_t> large{std::numeric_limits<std::int32_t>::max()};
-  std::vector<std::int32_t> wrapped(1);
-  cpu::reduce(wrapped, std::vector<const void*>{large.data(), large.data()}, ReduceOp::sum);
-  CHECK(wrapped[0] == -2);
 }
 
 TEST_CASE("casts round to nearest even and keep NaN and infinity") {
@@ -240,11 +159,8 @@ TEST_CASE("exact sums of no values, of extreme values and of non-finite values")
   constexpr double most = std::numeric_limits<double>::max();
   const auto sum = [](std::vector<double> values) { return atoll::exact_sum(values); };
   CHECK(sum({}) == 0.0);
-  CHECK(sum({0.0, -0.0}) == 0.0);
   CHECK(sum({least, least, least}) == 3 * least);
-  CHECK(sum({1.0, least}) == 1.0);
-  // The exact sum keeps both values of 2^-53, which would be lost if they were added to 1.0 one by
-  // one.
+  // Two values of 2^-53 would be lost if they were added to 1.0 one by one.
   CHECK(sum({1.0, 0x1p-53, 0x1p-53}) == 1.0 + 0x1p-52);
   CHECK(sum({1.0, 0x1p-53}) == 1.0);  // a sum halfway between two values is rounded to even
   CHECK(sum({most, most}) == inf);
@@ -333,42 +249,6 @@ TEST_CASE("bf16 moments follow f32 with stochastic rounding and stall with round
     // moment by only 0.1 %. Rounding to nearest therefore never changes the moment.
     CHECK(std::abs(mean_after(bfloat16{}, 0, small_steps) / exact - 1) > 0.2);
   }
-}
-
-TEST_CASE("stochastic rounding depends only on key, step and index") {
-  const std::size_t n = 512;
-  const auto g = random_values(n, 3);
-  const auto moments_of = [&](std::size_t from, std::size_t to, std::uint64_t key, double steps) {
-    std::vector<float> w(to - from, 0.0f), part(g.begin() + static_cast<std::ptrdiff_t>(from),
-                                                g.begin() + static_cast<std::ptrdiff_t>(to));
-    std::vector<bfloat16> m(w.size(), atoll::to_bfloat16(0.3f)), v = m;
-    cpu::adamw({w, part, m, v, {}, 0.1f, 0.9f, 0.95f, 1e-8f, 0.0f, &steps, nullptr, key, from});
-    std::vector<std::uint16_t> bits;
-    for (const auto& moment : {m, v}) {
-      for (const bfloat16 value : moment) bits.push_back(std::bit_cast<std::uint16_t>(value));
-    }
-    return bits;
-  };
-  const auto whole = moments_of(0, n, 5, 3), part = moments_of(100, 300, 5, 3);
-  CHECK(std::equal(part.begin(), part.begin() + 200, whole.begin() + 100));
-  CHECK(std::equal(part.begin() + 200, part.end(), whole.begin() + n + 100));
-  CHECK(moments_of(0, n, 6, 3) != whole);
-  CHECK(moments_of(0, n, 5, 4) != whole);
-  const float infinite = std::numeric_limits<float>::infinity();
-  std::vector<float> w{0}, huge{infinite};
-  std::vector<bfloat16> m(1), v(1);
-  const double steps = 1;
-  cpu::adamw({w, huge, m, v, {}, 0.0f, 0.9f, 0.9f, 1e-8f, 0.0f, &steps, nullptr, 5, 0});
-  CHECK(atoll::to_float(v[0]) == infinite);
-}
-
-TEST_CASE("a step without a finite norm changes nothing") {
-  std::vector<float> w{1, 2}, g{3, 4}, m{0, 0}, v{0, 0};
-  const double nan = std::nan(""), steps = 1;
-  cpu::adamw({w, g, m, v, {}, 0.1f, 0.9f, 0.9f, 1e-8f, 0.0f, &steps, &nan});
-  cpu::sgd({w, g, {}, 0.1f, 0.0f, &nan});
-  CHECK(w == std::vector<float>{1, 2});
-  CHECK(m == std::vector<float>{0, 0});
 }
 
 TEST_CASE("initial values depend on seed, name and element only") {

@@ -8,14 +8,16 @@
 #include <string_view>
 #include <vector>
 
-#include "atoll/error.hpp"
 #include "atoll/flight.hpp"
+#include "unit/error_text.hpp"
 #include "unit/train/data_temporary.hpp"
 
 namespace {
 
 using atoll::FlightLog;
 using atoll::FlightState;
+using atoll_test::error_of;
+using atoll_test::has;
 
 constexpr std::int64_t second = 1'000'000'000;
 
@@ -66,18 +68,9 @@ FlightLog in_all_reduce(int rank, int size) {
   return log;
 }
 
-std::string complaint(const std::function<void()>& call, atoll::ErrorCode code) {
-  try {
-    call();
-  } catch (const atoll::Error& error) {
-    CHECK(error.code() == code);
-    return error.what();
-  }
-  return "no error";
-}
-
+// Returns the error for a text that is no flight file.
 std::string bad(std::string_view text) {
-  return complaint([&] { atoll::parse_flight(text, "f.json"); }, atoll::ErrorCode::bad_data);
+  return error_of([&] { atoll::parse_flight(text, "f.json"); });
 }
 
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
@@ -91,21 +84,13 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 TEST_CASE("the report names a rank that never called, and a rank without a log") {
   FlightLog behind = log_of(1, 4);
   add(behind, "all_gather", FlightState::completed);
-  const std::vector logs = {in_all_reduce(2, 4), behind, in_all_reduce(0, 4)};
-  CHECK(atoll::explain_flight(logs) ==
-        "4 ranks; logs of ranks 0-2; none of rank 3\n"
-        "ranks 0-2 knew of no failure\n"
-        "communicator shard (mpi, ranks 0-3; comm/shard/0)\n"
-        "  no log of rank 3\n"
-        "  collectives that all of these ranks have completed: 1, the last one all_gather 0 "
-        "(1024 x "
-        "f32)\n"
-        "  collective 1:\n"
-        "    rank 1 never called all_reduce 1 (its last operation on this communicator was "
-        "all_gather 0, complete)\n"
-        "  rank 0: in all_reduce 1 (1024 x f32, sum) for 60 s\n"
-        "  rank 1: its last operation on this communicator was all_gather 0, complete\n"
-        "  rank 2: in all_reduce 1 (1024 x f32, sum) for 60 s\n");
+  CHECK(has(atoll::explain_flight(std::vector{in_all_reduce(2, 4), behind, in_all_reduce(0, 4)}),
+            {"4 ranks; logs of ranks 0-2; none of rank 3\n", "ranks 0-2 knew of no failure\n",
+             "communicator shard (mpi, ranks 0-3; comm/shard/0)\n",
+             "have completed: 1, the last one all_gather 0 (1024 x f32)\n",
+             "rank 1 never called all_reduce 1 (its last operation on this communicator was "
+             "all_gather 0, complete)\n",
+             "  rank 2: in all_reduce 1 (1024 x f32, sum) for 60 s\n"}));
 }
 
 TEST_CASE("the report shows different calls of ranks together") {
@@ -116,21 +101,12 @@ TEST_CASE("the report shows different calls of ranks together") {
   failed.failure = "rank 2: out of patience";
   failed.operations.back().state = FlightState::failed;
   failed.operations.back().error = "timed out after 60 s";
-  const std::vector logs = {in_all_reduce(0, 3), odd, failed};
-  CHECK(atoll::explain_flight(logs) ==
-        "3 ranks; logs of all\n"
-        "ranks 0, 1 knew of no failure\n"
-        "failure, on rank 2: rank 2: out of patience\n"
-        "communicator shard (mpi, ranks 0-2; comm/shard/0)\n"
-        "  collectives that all of these ranks have completed: 1, the last one all_gather 0 "
-        "(1024 x "
-        "f32)\n"
-        "  calls differ at collective 1:\n"
-        "    rank 1 called reduce_scatter 1 (512 x f32, sum) where ranks 0, 2 called all_reduce 1 "
-        "(1024 x f32, sum)\n"
-        "  rank 0: in all_reduce 1 (1024 x f32, sum) for 60 s\n"
-        "  rank 1: in reduce_scatter 1 (512 x f32, sum) for 60 s\n"
-        "  rank 2: all_reduce 1 (1024 x f32, sum) failed: timed out after 60 s\n");
+  CHECK(has(atoll::explain_flight(std::vector{in_all_reduce(0, 3), odd, failed}),
+            {"failure, on rank 2: rank 2: out of patience\n",
+             "  calls differ at collective 1:\n"
+             "    rank 1 called reduce_scatter 1 (512 x f32, sum) where ranks 0, 2 called "
+             "all_reduce 1 (1024 x f32, sum)\n",
+             "rank 2: all_reduce 1 (1024 x f32, sum) failed: timed out after 60 s\n"}));
 }
 
 TEST_CASE(
@@ -140,32 +116,25 @@ TEST_CASE(
   add(other, "all_reduce", FlightState::completed, 1024, "sum");
   add(other, "barrier", FlightState::started, 0);
   const std::string text = atoll::explain_flight(std::vector{odd, other});
-  const auto differ = text.find(
-      "calls differ at collective 0:\n    rank 1 called all_reduce 0 (1024 x f32, max) where rank "
-      "0 "
-      "called all_reduce 0 (1024 x f32, sum)\n");
+  const auto differ = text.find("calls differ at collective 0:\n    rank 1 called all_reduce 0 ");
   const auto never = text.find("rank 1 never called barrier 1");
-  CHECK(differ != std::string::npos);
   CHECK(never != std::string::npos);
   CHECK(differ < never);
 }
 
 TEST_CASE("the report names the collective to which the parts of a fallback belong") {
-  const auto log = [](int rank, std::string_view called) {
-    FlightLog one = log_of(rank, 2);
-    add(one, "all_to_all", FlightState::started, 512);
-    one.operations.back().part_of = called;
-    return one;
+  const auto report = [](std::string_view of_zero, std::string_view of_one) {
+    std::vector<FlightLog> logs = {log_of(0, 2), log_of(1, 2)};
+    for (FlightLog& log : logs) add(log, "all_to_all", FlightState::started, 512);
+    logs[0].operations.back().part_of = of_zero;
+    logs[1].operations.back().part_of = of_one;
+    return atoll::explain_flight(logs);
   };
-  const std::string same =
-      atoll::explain_flight(std::vector{log(0, "all_reduce"), log(1, "all_reduce")});
-  CHECK(same.find("ranks 0, 1 are in all_to_all 0 of all_reduce\n") != std::string::npos);
-  CHECK(same.find("in all_to_all 0 of all_reduce (512 x f32) for 60 s") != std::string::npos);
+  CHECK(has(report("all_reduce", "all_reduce"),
+            {"ranks 0, 1 are in all_to_all 0 of all_reduce\n", "(512 x f32) for 60 s"}));
   // Equal all_to_alls that belong to different collectives are reported as different calls.
-  const std::string other =
-      atoll::explain_flight(std::vector{log(0, "all_reduce"), log(1, "reduce_scatter")});
-  CHECK(other.find("calls differ at collective 0") != std::string::npos);
-  CHECK(other.find("called all_to_all 0 of reduce_scatter (512 x f32)") != std::string::npos);
+  CHECK(has(report("all_reduce", "reduce_scatter"),
+            {"calls differ at collective 0", "called all_to_all 0 of reduce_scatter (512 x f32)"}));
 }
 
 TEST_CASE("the report explains that a rank waits on another communicator") {
@@ -178,11 +147,10 @@ TEST_CASE("the report explains that a rank waits on another communicator") {
   busy.operations.push_back(busy.operations[0]);
   busy.operations.back().communicator = 1;
   busy.operations.back().state = FlightState::started;
-  const std::string text = atoll::explain_flight(std::vector{busy, waiting});
-  CHECK(text.find("rank 1 has enqueued all_reduce 1, which waits for all_gather 0 (1024 x f32) of "
-                  "communicator replicate\n    rank 0 is in all_reduce 1\n") != std::string::npos);
-  CHECK(text.find("rank 0: it has not opened this communicator; it is in all_reduce 1 (1024 x f32, "
-                  "sum) of communicator shard") != std::string::npos);
+  CHECK(has(atoll::explain_flight(std::vector{busy, waiting}),
+            {"rank 1 has enqueued all_reduce 1, which waits for all_gather 0 (1024 x f32) of "
+             "communicator replicate\n    rank 0 is in all_reduce 1\n",
+             "rank 0: it has not opened this communicator; it is in all_reduce 1 "}));
 }
 
 TEST_CASE("sends and receives are not counted as collectives") {
@@ -194,62 +162,55 @@ TEST_CASE("sends and receives are not counted as collectives") {
   sender.communicators[0].collectives_completed = 0;
   add(sender, "all_gather", FlightState::completed);
   add(other, "all_gather", FlightState::completed);
-  CHECK(atoll::explain_flight(std::vector{sender, other}) ==
-        "2 ranks; logs of all\n"
-        "ranks 0, 1 knew of no failure\n"
-        "communicator shard (mpi, ranks 0, 1; comm/shard/0)\n"
-        "  collectives that all of these ranks have completed: 1, the last one all_gather 1 "
-        "(1024 x "
-        "f32)\n");
+  const std::string text = atoll::explain_flight(std::vector{sender, other});
+  CHECK(has(text, "have completed: 1, the last one all_gather 1 (1024 x f32)\n"));
+  CHECK(text.find("differ") == std::string::npos);
 }
 
 TEST_CASE("logs of different jobs are refused") {
-  const auto refuse = [](const std::vector<FlightLog>& logs, atoll::ErrorCode code) {
-    return complaint([&] { atoll::explain_flight(logs); }, code);
+  const auto refusal = [](const std::vector<FlightLog>& logs) {
+    return error_of([&] { atoll::explain_flight(logs); });
   };
-  CHECK(refuse({}, atoll::ErrorCode::invalid_argument) == "explain_flight: no logs");
-  CHECK(refuse({log_of(1, 2), log_of(1, 2)}, atoll::ErrorCode::mismatch) ==
-        "two flight logs of rank 1");
-  CHECK(refuse({log_of(0, 2), log_of(1, 3)}, atoll::ErrorCode::mismatch) ==
-        "flight logs of different jobs: the job of rank 0 has 2 ranks, that of rank 1 has 3");
+  CHECK(refusal({}) == "invalid argument: explain_flight: no logs");
+  CHECK(refusal({log_of(1, 2), log_of(1, 2)}) == "mismatch: two flight logs of rank 1");
+  CHECK(has(refusal({log_of(0, 2), log_of(1, 3)}),
+            "mismatch: flight logs of different jobs: the job of rank 0 has 2 ranks, that of rank "
+            "1 has 3"));
 }
 
 TEST_CASE("a file that is not a flight file is refused, with its name and the byte offset") {
   const std::string good = atoll::to_json(in_all_reduce(0, 2));
-  CHECK(atoll::to_json(atoll::parse_flight(good, "f.json")) == good);
-  CHECK(bad("") == "f.json: byte 0: the file is not JSON");
-  CHECK(bad("{\"atoll_flight\":1,}") == "f.json: byte 18: the file is not JSON");
-  CHECK(bad("[]").find("f.json: byte 0: the file is not a JSON object") == 0);
-  CHECK(bad("{}").find("atoll_flight is missing") != std::string::npos);
-  CHECK(bad(replaced(good, "\"atoll_flight\":1", "\"atoll_flight\":2")).find("version 2") !=
-        std::string::npos);
-  CHECK(bad(replaced(good, "\"rank\":0", "\"rank\":2")).find("rank is not from 0 to 1") !=
-        std::string::npos);
-  CHECK(bad(replaced(good, "\"ranks\":[0,1]", "\"ranks\":[0,7]"))
-            .find("does not contain rank 0 of 2") != std::string::npos);
-  CHECK(bad(replaced(good, "\"communicator\":0", "\"communicator\":3"))
-            .find("refers to communicator 3; there are 1") != std::string::npos);
-  CHECK(bad(replaced(good, "\"count\":1024", "\"count\":-1")).find("count is not from 0 to") !=
-        std::string::npos);
-  CHECK(bad(replaced(good, "\"count\":1024", "\"count\":1e400")).find("f.json: byte ") == 0);
-  CHECK(bad(replaced(good, "\"error\":\"\"", "\"error\":[[[]]]")).find("f.json: byte ") == 0);
-  CHECK(
-      bad(replaced(good, "\"operations\":[", "\"operations\":[7,")).find("not a list of objects") !=
-      std::string::npos);
-  CHECK(
-      bad(replaced(good, "\"host\":\"node0\"", "\"host\":\"a\\nb\"")).find("control characters") !=
-      std::string::npos);
-  CHECK(bad(replaced(good, "node0", std::string(atoll::max_flight_text + 1, 'x')))
-            .find("host has 16385 bytes") != std::string::npos);
-  CHECK(bad(std::string(atoll::max_flight_bytes + 1, ' ')).find("bytes; ") != std::string::npos);
+  CHECK(has(bad(""), "bad data: f.json: byte 0: the file is not JSON"));
+  CHECK(has(bad("{\"atoll_flight\":1,}"), "f.json: byte 18: the file is not JSON"));
+  CHECK(has(bad("[]"), "f.json: byte 0: the file is not a JSON object"));
+  CHECK(has(bad("{}"), "atoll_flight is missing"));
+  CHECK(has(bad(std::string(atoll::max_flight_bytes + 1, ' ')), "bytes; "));
+  struct Damage {
+    std::string_view from;
+    std::string to;
+    std::string_view error;
+  };
+  const Damage damages[] = {
+      {"\"atoll_flight\":1", "\"atoll_flight\":2", "version 2"},
+      {"\"rank\":0", "\"rank\":2", "rank is not from 0 to 1"},
+      {"\"ranks\":[0,1]", "\"ranks\":[0,7]", "does not contain rank 0 of 2"},
+      {"\"communicator\":0", "\"communicator\":3", "refers to communicator 3; there are 1"},
+      {"\"count\":1024", "\"count\":-1", "count is not from 0 to"},
+      {"\"count\":1024", "\"count\":1e400", "f.json: byte "},
+      {"\"error\":\"\"", "\"error\":[[[]]]", "f.json: byte "},
+      {"\"operations\":[", "\"operations\":[7,", "not a list of objects"},
+      {"\"host\":\"node0\"", "\"host\":\"a\\nb\"", "control characters"},
+      {"node0", std::string(atoll::max_flight_text + 1, 'x'), "host has 16385 bytes"}};
+  for (const Damage& damage : damages) {
+    CHECK(has(bad(replaced(good, damage.from, damage.to)), damage.error));
+  }
   // The error names the byte offset at the end of the invalid entry.
   const std::string wrong = replaced(good, "\"state\":\"started\"", "\"state\":\"asleep\"");
   const auto end = wrong.find('}', wrong.find("asleep")) + 1;
-  CHECK(bad(wrong) == "f.json: byte " + std::to_string(end) +
-                          ": state is not one of enqueued, started, completed, failed");
+  CHECK(has(bad(wrong), "f.json: byte " + std::to_string(end) + ": state is not one of enqueued"));
   // Files that are truncated at any length are refused.
   for (std::size_t size = 0; size + 2 < good.size(); size += 7) {
-    CHECK(bad(good.substr(0, size)).find("f.json: byte ") == 0);
+    CHECK(has(bad(good.substr(0, size)), "f.json: byte "));
   }
 }
 
@@ -269,13 +230,14 @@ TEST_CASE("a hostile flight file of many values is read or refused in linear tim
   for (int i = 0; i < 150'000; ++i) members += fmt::format("\"m{}\":{{}},", i);
   CHECK(atoll::to_json(atoll::parse_flight(replaced(good, "{", "{" + members), "f")) == good);
   // The lists and their entries hold nothing but what they should.
-  CHECK(bad("[" + many("{}") + "]") == "f.json: byte 0: the file is not a JSON object");
-  for (const std::string& list : {many("0"), many("[]")})
-    CHECK(bad(replaced(good, "\"operations\":[", "\"operations\":[" + list + ","))
-              .find("operations is not a list of objects") != std::string::npos);
-  for (const char* value : {"{}", "[]"})
-    CHECK(bad(replaced(good, "\"ranks\":[0,1]", "\"ranks\":[" + many(value) + "]"))
-              .find("nested too deeply") != std::string::npos);
+  for (const char* value : {"0", "[]"}) {
+    const std::string list = "\"operations\":[" + many(value) + ",";
+    CHECK(has(bad(replaced(good, "\"operations\":[", list)), "is not a list of objects"));
+  }
+  for (const char* value : {"{}", "[]"}) {
+    const std::string list = "\"ranks\":[" + many(value) + "]";
+    CHECK(has(bad(replaced(good, "\"ranks\":[0,1]", list)), "nested too deeply"));
+  }
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
 
@@ -286,7 +248,6 @@ TEST_CASE("files are read by name") {
   CHECK(atoll::explain_flight(files).find("1 rank; logs of rank 0\n") == 0);
   std::filesystem::remove(path);
   CHECK(
-      complaint([&] { atoll::explain_flight(files); }, atoll::ErrorCode::io).find(path.string()) ==
-      0);
-  CHECK(complaint([] { atoll::read_flight("/"); }, atoll::ErrorCode::io) == "/: not a file");
+      has(error_of([&] { atoll::explain_flight(files); }), "input/output error: " + path.string()));
+  CHECK(error_of([] { atoll::read_flight("/"); }) == "input/output error: /: not a file");
 }

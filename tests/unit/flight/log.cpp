@@ -3,17 +3,14 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "atoll/communicator.hpp"
-#include "atoll/error.hpp"
 #include "atoll/flight.hpp"
 #include "flight/flight.hpp"
 #include "flight/inquiry.hpp"
@@ -26,6 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 using atoll::FlightState;
 using atoll_test::error_of;
+using atoll_test::has;
 
 atoll::FlightCall all_reduce(std::uint64_t count) {
   return {ATOLL_ALL_REDUCE, count, atoll::DType::bf16, atoll::ReduceOp::max, 5};
@@ -37,19 +35,6 @@ atoll::FlightCall send_to(int peer) {
 atoll::FlightCommunicator shard() {
   return {.id = "comm/shard/0", .name = "shard", .backend = "host", .rank = 0, .ranks = {0, 1}};
 }
-
-// The text of a flight file. without() removes a field that older versions did not write.
-struct FlightLogText {
-  std::string text;
-
-  atoll::FlightLog read() const { return atoll::parse_flight(text, "text"); }
-  atoll::FlightLog without(std::string_view field) const {
-    std::string older = text;
-    const std::size_t at = older.find(field);
-    REQUIRE(at != std::string::npos);
-    return atoll::parse_flight(older.erase(at, field.size()), "text");
-  }
-};
 
 bool waits_for(const std::filesystem::path& file) {
   for (int i = 0; i < 500 && !std::filesystem::exists(file); ++i) std::this_thread::sleep_for(10ms);
@@ -67,15 +52,13 @@ TEST_CASE("a part of a collective is recorded with the collective that was calle
   const std::vector<atoll::FlightCall> both = {part, all_reduce(8)};
   recorder.enqueue(*track, both, 0);
   atoll::FlightLog log = recorder.snapshot();
-  REQUIRE(log.operations.size() == 2);
-  CHECK(log.operations[0].kind == "all_to_all");
-  CHECK(log.operations[0].part_of == "reduce_scatter");
-  CHECK(log.operations[1].part_of.empty());
   log.rank = 0;
   log.size = 2;
-  const FlightLogText text{atoll::to_json(log)};
-  CHECK(text.read().operations[0].part_of == "reduce_scatter");
-  CHECK(text.without("\"part_of\":\"reduce_scatter\",").operations[0].part_of.empty());
+  const atoll::FlightLog read = atoll::parse_flight(atoll::to_json(log), "text");
+  REQUIRE(read.operations.size() == 2);
+  CHECK(read.operations[0].kind == "all_to_all");
+  CHECK(read.operations[0].part_of == "reduce_scatter");
+  CHECK(read.operations[1].part_of.empty());
 }
 
 TEST_CASE("an operation is recorded from its call to its end") {
@@ -85,21 +68,16 @@ TEST_CASE("an operation is recorded from its call to its end") {
   const auto first = recorder.enqueue(*track, both, 40);
   auto log = recorder.snapshot();
   REQUIRE(log.operations.size() == 2);
-  CHECK(log.operations[0].kind == "all_reduce");
-  CHECK(log.operations[0].sequence == 40);
-  CHECK(log.operations[0].collective == 0);
-  CHECK(log.operations[0].dtype == "bf16");
-  CHECK(log.operations[0].op == "max");
-  CHECK(log.operations[0].count == 100);
-  CHECK(log.operations[0].bytes == 200);
-  CHECK(log.operations[0].peer == -1);
-  CHECK(log.operations[0].state == FlightState::enqueued);
-  CHECK(log.operations[0].enqueued_ns > 0);
-  CHECK(log.operations[0].started_ns == 0);
+  const atoll::FlightOperation& reduction = log.operations[0];
+  CHECK(reduction.kind == "all_reduce");
+  CHECK(reduction.sequence == 40);
+  CHECK(reduction.dtype == "bf16");
+  CHECK(reduction.op == "max");
+  CHECK(reduction.bytes == 200);
+  CHECK(reduction.state == FlightState::enqueued);
+  CHECK(reduction.started_ns == 0);
   CHECK(log.operations[1].kind == "send");
-  CHECK(log.operations[1].sequence == 41);
   CHECK(log.operations[1].collective == -1);
-  CHECK(log.operations[1].op.empty());
   CHECK(log.operations[1].peer == 1);
 
   recorder.started(first, 2);
@@ -111,11 +89,8 @@ TEST_CASE("an operation is recorded from its call to its end") {
   log = recorder.snapshot();
   REQUIRE(log.operations.size() == 3);
   CHECK(log.operations[0].state == FlightState::completed);
-  CHECK(log.operations[0].finished_ns >= log.operations[0].started_ns);
-  CHECK(log.operations[0].started_ns >= log.operations[0].enqueued_ns);
   CHECK(log.operations[2].state == FlightState::failed);
   CHECK(log.operations[2].error == "disk on fire");
-  CHECK(log.operations[2].collective == 1);
   REQUIRE(log.communicators.size() == 1);
   CHECK(log.communicators[0].enqueued == 43);
   CHECK(log.communicators[0].completed == 2);
@@ -223,24 +198,7 @@ TEST_CASE("closed communicators are removed from a full log, open ones are kept"
   CHECK_FALSE(log.communicators[0].closed);
 }
 
-TEST_CASE("a log that is written to a file and read again is the same") {
-  atoll::FlightRecorder recorder;
-  const auto track = recorder.open(shard());
-  const auto number = recorder.enqueue(*track, std::vector{all_reduce(9)}, 0);
-  recorder.failed(number, 1, "a \"quoted\" \xff error");
-  auto log = recorder.snapshot();
-  log.size = 2;
-  log.host = "here";
-  log.pid = 3;
-  log.reason = "call";
-  const std::string text = atoll::to_json(log);
-  const auto back = atoll::parse_flight(text, "file");
-  CHECK(atoll::to_json(back) == text);
-  CHECK(back.operations[0].error == "a \"quoted\" \\xff error");
-  CHECK(back.written_ns == log.written_ns);
-}
-
-TEST_CASE("a log with line breaks and long texts of the program can be read again") {
+TEST_CASE("a log can be read again, also with line breaks and long texts of the program") {
   atoll::FlightRecorder recorder;
   atoll::FlightCommunicator odd = shard();
   odd.id = odd.name = "tensor\nparallel\x1b[2J\xff";
@@ -250,9 +208,11 @@ TEST_CASE("a log with line breaks and long texts of the program can be read agai
   recorder.mark_step(-5);
   atoll::FlightLog log = recorder.snapshot();
   log.size = 2;
-  log.failure = "rank 0: cannot open the data:\n\tno such file";
-  const atoll::FlightLog read = atoll::parse_flight(atoll::to_json(log), "log");
-  CHECK(read.failure == "rank 0: cannot open the data:\\x0a\\x09no such file");
+  log.failure = "rank 0: cannot open the \"data\":\n\tno such file";
+  const std::string text = atoll::to_json(log);
+  const atoll::FlightLog read = atoll::parse_flight(text, "log");
+  CHECK(atoll::to_json(read) == text);
+  CHECK(read.failure == "rank 0: cannot open the \"data\":\\x0a\\x09no such file");
   CHECK(read.communicators.at(0).name == "tensor\\x0aparallel\\x1b[2J\\xff");
   CHECK(read.operations.at(0).error.starts_with("\\x0a\\x0a"));
   CHECK(read.step == -1);
@@ -261,7 +221,7 @@ TEST_CASE("a log with line breaks and long texts of the program can be read agai
   using How = atoll::store::Answered::How;
   const auto result =
       atoll::explain_answers({{How::answered, answer}, {How::silent}}, {odd.id, {0, 1}, 0});
-  CHECK(result.text.find("rank 1 does not answer") != std::string::npos);
+  CHECK(has(result.text, "rank 1 does not answer"));
   CHECK(result.text.find("has not opened") == std::string::npos);
 }
 
@@ -333,33 +293,11 @@ TEST_CASE("a SIGUSR1 handler of the program is not replaced") {
 TEST_CASE("without Config::flight, or with a bad path, write_flight() throws") {
   atoll::World world = atoll::World::single();
   CHECK(atoll::flight_log(world).operations.empty());
-  CHECK(
-      error_of([&] { atoll::write_flight(world); }).starts_with("invalid argument: write_flight"));
+  CHECK(has(error_of([&] { atoll::write_flight(world); }), "invalid argument: write_flight"));
   atoll::Config config;
   config.flight = "/nowhere/at/all";
   config.log = "off";
   atoll::World other = atoll::World::single(config);
-  const std::string error = error_of([&] { atoll::write_flight(other); });
-  CHECK(error.starts_with("input/output error: "));
-  CHECK(error.find("/nowhere/at/all.0.json") != std::string::npos);
-}
-
-TEST_CASE("recording costs little") {
-  atoll::FlightRecorder recorder;
-  const auto track = recorder.open(shard());
-  const std::vector<atoll::FlightCall> one = {all_reduce(1)};
-  constexpr int operations = 100'000;
-  double best = 1e9;
-  for (int repeat = 0; repeat < 5; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < operations; ++i) {
-      const auto number = recorder.enqueue(*track, one, static_cast<std::uint64_t>(i));
-      recorder.started(number, 1);
-      recorder.completed(*track, number, 1, 1);
-    }
-    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
-    best = std::min(best, spent.count() / operations);
-  }
-  MESSAGE("one operation, all three steps: " << best << " ns");
-  CHECK(best < 20'000);  // a generous limit in ns, for sanitizer builds and busy machines
+  CHECK(has(error_of([&] { atoll::write_flight(other); }),
+            {"input/output error: ", "/nowhere/at/all.0.json"}));
 }

@@ -3,11 +3,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -74,10 +73,15 @@ class Sleeper {
 };
 
 bool names(const atoll::FlightStack& stack, const std::string& function) {
-  for (const std::string& frame : stack.frames) {
-    if (frame.find(function) != std::string::npos) return true;
-  }
-  return false;
+  return std::ranges::any_of(stack.frames, [&](const std::string& frame) {
+    return frame.find(function) != std::string::npos;
+  });
+}
+
+bool has_default_action(int signal) {
+  struct sigaction action {};
+  ::sigaction(signal, nullptr, &action);
+  return action.sa_handler == SIG_DFL;
 }
 
 }  // namespace
@@ -211,10 +215,7 @@ TEST_CASE("a thread records its own stack, and the signal gets its default actio
     CHECK(names(innermost, "nanosleep"));
     CHECK(names(stack, "libc.so"));
   }
-  struct sigaction action {};
-  ::sigaction(signal, nullptr, &action);
-  const bool is_default = action.sa_handler == SIG_DFL;
-  CHECK(is_default);
+  CHECK(has_default_action(signal));
 }
 
 TEST_CASE("a thread that blocks the signal is left out without a delay") {
@@ -228,10 +229,7 @@ TEST_CASE("a thread that blocks the signal is left out without a delay") {
   CHECK(std::chrono::steady_clock::now() - before < 2s);
   REQUIRE(stacks.size() == 1);
   CHECK(stacks[0].thread.role == "executor");
-  struct sigaction action {};
-  ::sigaction(signal, nullptr, &action);
-  const bool is_default = action.sa_handler == SIG_DFL;
-  CHECK(is_default);
+  CHECK(has_default_action(signal));
 }
 
 TEST_CASE("a thread that takes no signal is left out, and the late signal does no harm") {
@@ -248,10 +246,7 @@ TEST_CASE("a thread that takes no signal is left out, and the late signal does n
     CHECK(stacks[0].thread.role == "executor");
     // A later call, which this thread does not concern, must not bring back the default either.
     CHECK(atoll::take_stacks(signal, std::span(threads).last(1), 2s).size() == 1);
-    struct sigaction action {};
-    ::sigaction(signal, nullptr, &action);
-    const bool is_default = action.sa_handler == SIG_DFL;
-    CHECK(!is_default);
+    CHECK_FALSE(has_default_action(signal));
   }
 }
 

@@ -2,13 +2,10 @@
 // ends the process with a message, so the ranks of these tests are child processes.
 #include <doctest/doctest.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -16,6 +13,7 @@
 #include <vector>
 
 #include "atoll/fsdp.hpp"
+#include "unit/child_process.hpp"
 #include "unit/rank_reports.hpp"
 
 namespace fsdp = atoll::fsdp;
@@ -28,51 +26,33 @@ struct End {
   std::string text;  // what the process wrote to stderr
 };
 
-struct Rank {
-  pid_t pid = 0;
-  int output = -1;
-};
-
-[[noreturn]] void run_child(int output, const atoll::Config& config,
-                            const std::function<std::string(atoll::World&)>& body) {
-  const rlimit no_core{0, 0};
-  ::setrlimit(RLIMIT_CORE, &no_core);
-  ::dup2(output, STDERR_FILENO);
-  std::string text;
-  try {
-    atoll::World world = atoll::World::from_env(config);
-    text = body(world);
-  } catch (const atoll::Error& error) {
-    text = error.what();
-  }
-  ::dprintf(STDERR_FILENO, "%s\n", text.c_str());
-  ::_exit(0);
-}
-
+// Runs `body` on ranks that are processes, under the checker.
 std::vector<End> ends_of(int ranks, const std::function<std::string(atoll::World&)>& body) {
   const atoll_test::ReservedPort port;
-  std::vector<Rank> children;
+  std::vector<atoll_test::ChildProcess> children;
   for (int rank = 0; rank < ranks; ++rank) {
     atoll::Config config = atoll_test::thread_rank_config(rank, ranks, port);
     config.check = "lifetimes";
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe(ends.data()) == 0);
-    const pid_t pid = ::fork();
-    REQUIRE(pid >= 0);
-    if (pid == 0) run_child(ends[1], config, body);
-    ::close(ends[1]);
-    children.push_back({pid, ends[0]});
+    children.emplace_back([&](int out) {
+      const rlimit no_core{0, 0};
+      ::setrlimit(RLIMIT_CORE, &no_core);
+      ::dup2(out, STDERR_FILENO);
+      std::string text;
+      try {
+        atoll::World world = atoll::World::from_env(config);
+        text = body(world);
+      } catch (const atoll::Error& error) {
+        text = error.what();
+      }
+      ::dprintf(STDERR_FILENO, "%s\n", text.c_str());
+      ::_exit(0);
+    });
   }
   std::vector<End> all;
-  for (const Rank& child : children) {
+  for (atoll_test::ChildProcess& child : children) {
     End& end = all.emplace_back();
-    std::array<char, 1024> piece{};
-    for (ssize_t n = 0; (n = ::read(child.output, piece.data(), piece.size())) > 0;) {
-      end.text.append(piece.data(), static_cast<std::size_t>(n));
-    }
-    ::close(child.output);
-    int status = 0;
-    ::waitpid(child.pid, &status, 0);
+    end.text = child.rest();
+    const int status = child.status();
     if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
   }
   return all;
@@ -173,47 +153,6 @@ TEST_CASE("guards: work of the stream writes a parameter") {
               }),
               "parameter v of unit a is written in a scope, where parameters are only read: write "
               "them with Engine::assign()");
-}
-
-TEST_CASE("guards: work of the stream reads parameters and writes gradients in a scope") {
-  const End end = end_of([](fsdp::Engine& engine, atoll::Stream& compute) {
-    for (int step = 0; step < 3; ++step) {
-      auto pass = engine.begin({}, compute);
-      {
-        const auto scope = pass.forward(engine.unit("a"));
-        compute.enqueue([w = scope["w"]] { read(w); });
-      }
-      const auto scope = pass.backward(engine.unit("a"));
-      for (const char* name : {"v", "w"}) {
-        compute.enqueue([w = scope[name], g = scope.grad(name).view] {
-          std::copy_n(w.as<float>(), w.count, g.as<float>());
-        });
-      }
-    }
-  });
-  CHECK(end.signal == 0);
-  CHECK(end.text == "no fault\n");
-}
-
-TEST_CASE("guards: a fault at another address reaches the handler that was installed before") {
-  const auto ends = ends_of(1, [](atoll::World& world) -> std::string {
-    struct sigaction mine {};
-    mine.sa_handler = [](int) {
-      constexpr std::string_view text = "my handler\n";
-      [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-      ::_exit(0);
-    };
-    ::sigaction(SIGSEGV, &mine, nullptr);
-    fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
-    engine.add_unit("a", {{.name = "w", .shape = {8192}}});
-    engine.seal({"a"});
-    void* const page = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(page != MAP_FAILED);
-    read({page, 4, atoll::DType::f32});
-    return "no fault";
-  });
-  CHECK(ends[0].signal == 0);
-  CHECK(ends[0].text == "my handler\n");
 }
 
 TEST_CASE("guards: the other ranks get the message of a rank that reads before the gather") {

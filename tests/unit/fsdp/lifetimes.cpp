@@ -11,11 +11,11 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "fsdp/unit.hpp"
 #include "thread_ranks.hpp"
 #include "unit/deaf_device.hpp"
+#include "unit/error_text.hpp"
 #include "unit/fsdp/toy.hpp"
 
 using namespace atoll_test;
@@ -132,49 +132,33 @@ float read_protected(const float* address) {
   return value;
 }
 
-bool has(const std::string& text, std::string_view part) {
-  const bool found = text.find(part) != std::string::npos;
-  if (!found) MESSAGE(text);
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("the checker reports each wait of a step that is left out") {
-  for (const auto strategy : fsdp::every_strategy()) {
-    check_every_edge({2, 2}, toy_run(strategy));
+  SUBCASE("with every strategy") {
+    for (const auto strategy : fsdp::every_strategy()) check_every_edge({2, 2}, toy_run(strategy));
   }
-}
-
-TEST_CASE("the checker reports each left-out wait when the host never runs ahead of its streams") {
-  check_every_edge({2, 2}, toy_run(Strategy::hybrid_shard), true);
-}
-
-TEST_CASE("the checker reports each left-out wait with updates in backward") {
-  for (const auto strategy : {Strategy::no_shard, Strategy::hybrid_shard}) {
-    ToyRun run = toy_run(strategy);
-    run.optimizer = {.max_norm = 0, .skip_nonfinite = false};
-    run.in_backward = true;
-    check_every_edge({2, 2}, run);
+  SUBCASE("when the host never runs ahead of its streams") {
+    check_every_edge({2, 2}, toy_run(Strategy::hybrid_shard), true);
   }
-}
-
-TEST_CASE("the checker reports each left-out wait when steps are skipped") {
-  for (const auto strategy : {Strategy::no_shard, Strategy::hybrid_shard}) {
-    ToyRun run = toy_run(strategy);
-    run.updates = false;
-    check_every_edge({2, 2}, run);
+  SUBCASE("with updates in backward, and when steps are skipped") {
+    for (const auto strategy : {Strategy::no_shard, Strategy::hybrid_shard}) {
+      ToyRun run = toy_run(strategy);
+      run.updates = false;
+      check_every_edge({2, 2}, run);
+      run.updates = run.in_backward = true;
+      run.optimizer = {.max_norm = 0, .skip_nonfinite = false};
+      check_every_edge({2, 2}, run);
+    }
   }
-}
-
-TEST_CASE(
-    "the checker reports each left-out wait with secondary shards, two dtypes and frozen units") {
-  ToyRun run = toy_run(Strategy::full_shard);
-  run.units = toy_mixed_units();
-  run.engine.secondary_shards = 2;
-  run.engine.prefetch = 2;
-  run.engine.precision.param = atoll::DType::bf16;
-  check_every_edge({1, 4}, run);
+  SUBCASE("with secondary shards, two dtypes and frozen units") {
+    ToyRun run = toy_run(Strategy::full_shard);
+    run.units = toy_mixed_units();
+    run.engine.secondary_shards = 2;
+    run.engine.prefetch = 2;
+    run.engine.precision.param = atoll::DType::bf16;
+    check_every_edge({1, 4}, run);
+  }
 }
 
 TEST_CASE("the checker reports a use of a unit after its scope") {
@@ -241,15 +225,7 @@ TEST_CASE("the checker reports a write to a gradient after its reduction has sta
 
 TEST_CASE("the checker reports a read of a gradient shard without a wait for the reduction") {
   const auto read_shard = [](fsdp::Engine& engine, atoll::Stream& compute, bool waits) {
-    {
-      auto pass = engine.begin({}, compute);
-      for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
-      for (const char* name : {"b", "a"}) {
-        const auto w = pass.backward(engine.unit(name));
-        const atoll::View gradient = w.grad("w").view;
-        compute.zero(gradient.data, gradient.bytes());
-      }
-    }
+    run_pass(engine, compute, 0.0f);
     if (waits) engine.wait_gradients(compute);
     const auto shard = fsdp::state_of(engine.unit("a")).buckets[0].gradient;
     compute.use(shard, atoll::Access::read, "norm");
@@ -265,13 +241,7 @@ TEST_CASE("passes may use different streams of one device, but no stream of anot
   const auto passes = [](fsdp::Engine& engine, atoll::Stream& compute, atoll::Stream& other) {
     for (int micro = 0; micro < 4; ++micro) {
       atoll::Stream& stream = micro % 2 == 0 ? compute : other;
-      auto pass = engine.begin({fsdp::PassOptions::Kind::train, micro, 4}, stream);
-      for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
-      for (const char* name : {"b", "a"}) {
-        const auto w = pass.backward(engine.unit(name));
-        const atoll::View gradient = w.grad("w").view;
-        stream.zero(gradient.data, gradient.bytes());
-      }
+      run_pass(engine, stream, 0.0f, {fsdp::PassOptions::Kind::train, micro, 4});
     }
   };
   const auto on_two = [&](fsdp::Engine& engine, atoll::Stream& compute) {

@@ -2,18 +2,19 @@
 // engine with its own World does.
 #include <doctest/doctest.h>
 
-#include <unistd.h>
-
 #include <cstddef>
-#include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
 #include "thread_ranks.hpp"
+#include "unit/error_text.hpp"
 #include "unit/fsdp/toy.hpp"
 #include "unit/rank_reports.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace atoll_test;
 namespace fsdp = atoll::fsdp;
@@ -39,18 +40,8 @@ void sum_in_order(atoll::Config& config) { config.deterministic = 1; }
 
 // Trains the model of each coordinate on a separate World, with a mesh of 2 x 2 ranks.
 std::vector<ToyResult> references(Strategy strategy) {
-  std::vector<ToyResult> results;
-  for (const int tensor : {0, 1}) {
-    ToyResult& result = results.emplace_back();
-    run_thread_ranks(
-        4,
-        [&](World& world) {
-          const auto found = run_toy(Mesh::make(world, {2, 2}), toy_of(tensor, strategy));
-          if (world.rank() == 0) result = found;
-        },
-        sum_in_order);
-  }
-  return results;
+  return {run_on({2, 2}, toy_of(0, strategy), {}, sum_in_order),
+          run_on({2, 2}, toy_of(1, strategy), {}, sum_in_order)};
 }
 
 void check_equal(const ToyResult& result, const ToyResult& expected) {
@@ -112,60 +103,27 @@ TEST_CASE("engine axes: other names, another order of axes, and a plan with an i
       sum_in_order);
 }
 
-TEST_CASE("engine axes: a scheduler sums over a sub-mesh") {
-  run_thread_ranks(8, [](World& world) {
-    const Mesh mesh = Mesh::make(world, {{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
-    atoll::Scheduler scheduler({}, mesh.sub({"replicate", "shard"}).axis("world"));
-    CHECK(scheduler.replicate_count() == 4);
-    std::vector<float> data(1000, static_cast<float>(world.rank()));
-    scheduler.all_reduce(atoll::View(data.data(), data.size(), atoll::DType::f32), {})
-        .synchronize();
-    // The ranks of this coordinate on "tensor" are all even or all odd.
-    CHECK(data == std::vector<float>(1000, world.rank() % 2 == 0 ? 12.0f : 16.0f));
-  });
-}
-
-TEST_CASE("engine axes: a mesh without the replicate axis has one replica") {
-  run_thread_ranks(4, [](World& world) {
-    const Mesh mesh = Mesh::make(world, {{"shard", 2}, {"tensor", 2}});
-    fsdp::Engine engine(mesh);
-    CHECK(engine.sharding() == atoll::MeshShape{1, 2});
-    engine.add_unit("unit", {{"w", {20'011}}});
-    engine.seal({"unit"});
-    // The coordinates on the axis "tensor" may use different seeds.
-    engine.initialize(static_cast<std::uint64_t>(mesh.axis("tensor").index));
-    CHECK(values_of(engine).size() == 20'011);
-  });
-}
-
 TEST_CASE("engine axes: wrong axes are one error on every rank") {
-  const auto missing = on_threads(2, [](World& world) {
-    fsdp::Engine engine(Mesh::make(world, {{"replicate", 1}, {"tensor", 2}}));
-    return std::string("made");
-  });
-  const std::string text =
-      "Engine: the mesh replicate 1 x tensor 2 has no axis \"shard\": set Options::axes.shard to "
-      "the name of the axis to shard over";
-  CHECK(missing == Texts{"invalid argument: " + text, "invalid argument: rank 0: " + text});
-
-  const auto same = on_threads(1, [](World& world) {
-    fsdp::Options options;
-    options.axes.replicate = "shard";
-    fsdp::Engine engine(Mesh::make(world, {1, 1}), options);
-    return std::string("made");
-  });
-  CHECK(same == Texts{"invalid argument: Engine: Options::axes names the axis \"shard\" twice: the "
-                      "replicate axis and the shard axis must differ"});
-
-  const auto differing = on_threads(4, [](World& world) {
-    fsdp::Options options;
-    if (world.rank() == 3) options.axes.shard = "tensor";
-    fsdp::Engine engine(Mesh::make(world, {{"shard", 2}, {"tensor", 2}}), options);
-    return std::string("made");
-  });
-  CHECK(differing == Texts(4,
-                           "mismatch: Engine: ranks disagree about Options::axes.shard: \"shard\" "
-                           "on rank 0, \"tensor\" on rank 3; all ranks must pass the same"));
+  const auto check_all = [](int ranks, std::vector<atoll::AxisSpec> axes,
+                            const std::function<fsdp::Options(int rank)>& options,
+                            std::string_view text) {
+    const auto reports = on_threads(ranks, [&](World& world) {
+      fsdp::Engine engine(Mesh::make(world, axes), options(world.rank()));
+      return std::string("made");
+    });
+    for (const std::string& report : reports) CHECK(has(report, text));
+  };
+  check_all(
+      2, {{"replicate", 1}, {"tensor", 2}}, [](int) { return fsdp::Options(); },
+      "Engine: the mesh replicate 1 x tensor 2 has no axis \"shard\": set Options::axes.shard");
+  check_all(
+      1, {{"replicate", 1}, {"shard", 1}},
+      [](int) { return fsdp::Options{.axes = {.replicate = "shard"}}; },
+      "Engine: Options::axes names the axis \"shard\" twice");
+  check_all(
+      4, {{"shard", 2}, {"tensor", 2}},
+      [](int rank) { return fsdp::Options{.axes = {.shard = rank == 3 ? "tensor" : "shard"}}; },
+      "disagree about Options::axes.shard: \"shard\" on rank 0, \"tensor\" on rank 3");
 }
 
 TEST_CASE("engine axes: ranks of one engine are compared, and named by their World rank") {
@@ -186,14 +144,13 @@ TEST_CASE("engine axes: ranks of one engine are compared, and named by their Wor
 }
 
 TEST_CASE("engine axes: each coordinate saves and loads its own checkpoint") {
-  namespace fs = std::filesystem;
-  const fs::path root =
-      fs::temp_directory_path() / ("atoll-mesh-axes-" + std::to_string(::getpid()));
+  const train_test::TemporaryFolder root;
   run_thread_ranks(4, [&](World& world) {
     const Mesh mesh = Mesh::make(world, {{"shard", 2}, {"tensor", 2}});
     const int tensor = mesh.axis("tensor").index;
-    const fs::path own = root / ("tensor-" + std::to_string(tensor));
+    const auto own = root.path() / ("tensor-" + std::to_string(tensor));
     fsdp::Engine engine(mesh);
+    CHECK(engine.sharding() == atoll::MeshShape{1, 2});  // without a replicate axis: one replica
     engine.add_unit("unit", {{"w", {20'011 + tensor}}});
     engine.seal({"unit"});
     engine.initialize(7 + static_cast<std::uint64_t>(tensor));
@@ -209,11 +166,10 @@ TEST_CASE("engine axes: each coordinate saves and loads its own checkpoint") {
     CHECK(values_of(engine) == saved);
 
     const auto name = [](const fsdp::Unit&, const fsdp::ParamSpec& param) { return param.name; };
-    const fs::path weights = own / "weights.safetensors";
+    const auto weights = own / "weights.safetensors";
     fsdp::export_weights(weights, engine, atoll::DType::f32, name);
     engine.initialize(99);
     fsdp::import_weights({weights}, engine, name);
     CHECK(values_of(engine) == saved);
   });
-  fs::remove_all(root);
 }

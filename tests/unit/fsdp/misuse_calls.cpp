@@ -2,37 +2,38 @@
 // throw, objects that outlive their engine, calls at the wrong time or from two threads.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <latch>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "atoll/communicator.hpp"
 #include "atoll/fsdp.hpp"
-#include "atoll/log.hpp"
 #include "atoll/optimizer.hpp"
 #include "thread_ranks.hpp"
+#include "unit/collected_log.hpp"
 #include "unit/fsdp/misuse.hpp"
 #include "unit/rank_reports.hpp"
 
 namespace fsdp = atoll::fsdp;
+using atoll::Stream;
+using atoll_test::CollectedLog;
 using atoll_test::disagree;
 using atoll_test::elements;
-using atoll_test::error_of;
-using atoll_test::Messages;
+using atoll_test::engine_error;
+using atoll_test::has;
 using atoll_test::on_threads;
 using atoll_test::train;
+using fsdp::Engine;
 using Kind = fsdp::PassOptions::Kind;
 using Reports = std::vector<std::string>;
 
@@ -62,6 +63,15 @@ void check(const Reports& reports, const Reports& expected) {
   }
 }
 void check_both(const Reports& reports, const std::string& text) { check(reports, {text, text}); }
+
+// Wrong uses of an engine of one rank with the unit "a", and the errors that name them.
+struct Use {
+  std::string_view error;
+  void (*use)(Engine&, Stream&);
+};
+void check_uses(std::initializer_list<Use> uses) {
+  for (const auto& [error, use] : uses) CHECK(has(engine_error(use), error));
+}
 
 }  // namespace
 
@@ -123,17 +133,34 @@ TEST_CASE("misuse of steps: numbers of steps, and rates that are no numbers") {
                           fsdp::Optimizer(engine).set_steps(rank * 1000);
                         }),
              disagree("set_steps", "the number of steps: 0 on rank 0, 1000 on rank 1"));
-  CHECK(error_of([](fsdp::Engine& e, auto&) { fsdp::Optimizer(e).set_steps(-1); }) ==
-        "set_steps: the number of steps -1 is negative");
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
-          fsdp::Optimizer optimizer(e);
-          train(e, compute);
-          optimizer.step(std::numeric_limits<float>::quiet_NaN(), compute);
-        }) == "Optimizer::step: the learning rate nan is not finite and 0 or above");
-  CHECK(error_of([](fsdp::Engine& e, auto&) {
-          fsdp::Optimizer optimizer(e, {.max_norm = 0, .skip_nonfinite = false});
-          optimizer.update_in_backward(-1);
-        }) == "update_in_backward: the learning rate -1 is not finite and 0 or above");
+  check_uses({{"set_steps: the number of steps -1 is negative",
+               [](Engine& e, Stream&) { fsdp::Optimizer(e).set_steps(-1); }},
+              {"Optimizer::step: the learning rate nan is not finite and 0 or above",
+               [](Engine& e, Stream& compute) {
+                 fsdp::Optimizer optimizer(e);
+                 train(e, compute);
+                 optimizer.step(std::numeric_limits<float>::quiet_NaN(), compute);
+               }},
+              {"update_in_backward: the learning rate -1 is not finite and 0 or above",
+               [](Engine& e, Stream&) {
+                 fsdp::Optimizer optimizer(e, {.max_norm = 0, .skip_nonfinite = false});
+                 optimizer.update_in_backward(-1);
+               }},
+              {"Optimizer::step: a step has already used these gradients: begin a pass first",
+               [](Engine& e, Stream& compute) {
+                 fsdp::Optimizer optimizer(e);
+                 train(e, compute);
+                 optimizer.step(0.1f, compute);
+                 optimizer.step(0.1f, compute);
+               }},
+              {"this Optimizer was moved from: use the Optimizer that it was moved to",
+               [](Engine& e, Stream& compute) {
+                 fsdp::Optimizer optimizer(e);
+                 fsdp::Optimizer moved = std::move(optimizer);
+                 train(e, compute);
+                 moved.step(0.1f, compute);
+                 optimizer.step(0.1f, compute);  // NOLINT(bugprone-use-after-move): it is the test
+               }}});
 }
 
 TEST_CASE("misuse of passes: one rank trains and the other evaluates") {
@@ -158,11 +185,7 @@ TEST_CASE("misuse of passes: kinds that differ after the first step end the job 
                                      });
   CHECK(std::chrono::steady_clock::now() - start <
         std::chrono::seconds(10));  // the timeout is 20 s
-  for (const std::string& report : reports) {
-    CAPTURE(report);
-    CHECK(report.find("\"train a\")") != std::string::npos);
-    CHECK(report.find("\"eval a\")") != std::string::npos);
-  }
+  for (const std::string& report : reports) CHECK(has(report, {"\"train a\")", "\"eval a\")"}));
 }
 
 TEST_CASE("misuse of callbacks: an exception on one rank is an error on all") {
@@ -189,177 +212,182 @@ TEST_CASE("misuse of callbacks: an exception on one rank is an error on all") {
           engine.visit([&](const auto&, const auto&, auto) { on_one(engine); });
         }),
         {"invalid argument: rank 1: visit" + text, "internal error: its own exception"});
-  CHECK(error_of([](fsdp::Engine& e, auto&) { e.assign(nullptr); }) ==
-        "assign: the callback is an empty function");
-  CHECK(error_of([](fsdp::Engine& e, auto&) { e.visit(nullptr); }) ==
-        "visit: the callback is an empty function");
+  check_uses(
+      {{"assign: the callback is an empty function", [](Engine& e, Stream&) { e.assign(nullptr); }},
+       {"visit: the callback is an empty function", [](Engine& e, Stream&) { e.visit(nullptr); }}});
 }
 
-TEST_CASE("misuse of gradients: they are read before they are complete") {
-  const std::string incomplete =
-      "wait_gradients: called before all micro batches of the step are complete, so gradients are "
-      "not sums over all ranks";
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) { e.wait_gradients(compute); }) ==
-        incomplete);
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
-          train(e, compute, {.micro = 0, .of = 2});
-          e.wait_gradients(compute);
-        }) == incomplete);
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
-          const auto pass = e.begin({}, compute);
-          e.wait_gradients(compute);
-        }) == incomplete);
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
-          const auto pass = e.begin({}, compute);
-          e.parameters_changed(compute);
-        }) == "parameters_changed: a pass is in progress and uses the parameters: end it first");
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
-          train(e, compute);
-          for (int optimizer = 0; optimizer < 2; ++optimizer) {
-            e.wait_gradients(compute);
-            e.parameters_changed(compute);
-          }
-        }) == "no error");
-}
-
-TEST_CASE("misuse of gradients: an optimizer that does not wait for them") {
-  const auto unwaited = [](fsdp::Engine& e, atoll::Stream& compute) {
-    train(e, compute);
-    e.wait_gradients(compute);
-    e.parameters_changed(compute);
-    train(e, compute);
-    e.parameters_changed(compute);
-  };
-  CHECK(error_of(unwaited) ==
-        "parameters_changed: called without wait_gradients() after the last micro batch, so an "
-        "optimizer could read gradients that are not sums over all ranks yet: call "
-        "wait_gradients() before the work that reads Segment::gradient, or refresh() if no work "
-        "has read it");
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
-          train(e, compute);
-          e.refresh();
-          fsdp::Optimizer optimizer(e);
-          train(e, compute);
-          optimizer.step(0.1f, compute);
-          e.parameters_changed(compute);
-        }) == "no error");
+TEST_CASE("misuse of gradients: they are used before they are complete") {
+  const char* const too_early = "wait_gradients: called before all micro batches of the step";
+  check_uses({{too_early, [](Engine& e, Stream& compute) { e.wait_gradients(compute); }},
+              {too_early,
+               [](Engine& e, Stream& compute) {
+                 train(e, compute, {.micro = 0, .of = 2});
+                 e.wait_gradients(compute);
+               }},
+              {too_early,
+               [](Engine& e, Stream& compute) {
+                 const auto pass = e.begin({}, compute);
+                 e.wait_gradients(compute);
+               }},
+              {"parameters_changed: a pass is in progress and uses the parameters: end it first",
+               [](Engine& e, Stream& compute) {
+                 const auto pass = e.begin({}, compute);
+                 e.parameters_changed(compute);
+               }},
+              {"parameters_changed: called without wait_gradients() after the last micro batch",
+               [](Engine& e, Stream& compute) {
+                 train(e, compute);
+                 e.parameters_changed(compute);
+               }},
+              {"no error",
+               [](Engine& e, Stream& compute) {
+                 train(e, compute);
+                 for (int optimizer = 0; optimizer < 2; ++optimizer) {
+                   e.wait_gradients(compute);
+                   e.parameters_changed(compute);
+                 }
+               }},
+              {"no error", [](Engine& e, Stream& compute) {
+                 train(e, compute);
+                 e.refresh();
+                 fsdp::Optimizer optimizer(e);
+                 train(e, compute);
+                 optimizer.step(0.1f, compute);
+                 e.parameters_changed(compute);
+               }}});
 }
 
 TEST_CASE("misuse of gradients: a step without parameters_changed() is logged once") {
-  const auto warnings = [](bool changes) {
-    Messages messages;
-    error_of([&](fsdp::Engine& e, atoll::Stream& compute) {
+  for (const bool changes : {true, false}) {
+    const CollectedLog log;
+    engine_error([&](fsdp::Engine& e, atoll::Stream& compute) {
       for (int step = 0; step < 3; ++step) {
         train(e, compute);
         e.wait_gradients(compute);
         if (changes) e.parameters_changed(compute);
       }
     });
-    return messages.count("without parameters_changed()");
-  };
-  CHECK(warnings(true) == 0);
-  CHECK(warnings(false) == 1);
+    CHECK(log.count("without parameters_changed()") == (changes ? 0 : 1));
+  }
 }
 
 TEST_CASE("misuse of gradients: a gradient that backward does not ask for is logged once") {
-  const auto warnings = [](bool asks, int micros) {
-    Messages messages;
-    error_of([&](fsdp::Engine& e, atoll::Stream& compute) {
+  for (const bool asks : {true, false}) {
+    const CollectedLog log;
+    engine_error([&](fsdp::Engine& e, atoll::Stream& compute) {
+      const int micros = asks ? 1 : 3;
       for (int micro = 0; micro < micros; ++micro) {
         auto pass = e.begin({.micro = micro, .of = micros}, compute);
         { const auto w = pass.forward(e.unit("a")); }
         const auto w = pass.backward(e.unit("a"));
-        if (asks && micro == 0) static_cast<void>(w.grad("w"));
+        if (asks) static_cast<void>(w.grad("w"));
       }
     });
-    return messages.count("a backward scope of unit a ended without grad(\"w\")");
-  };
-  CHECK(warnings(false, 3) == 1);
-  CHECK(warnings(true, 1) == 0);
+    CHECK(log.count("a backward scope of unit a ended without grad(\"w\")") == (asks ? 0 : 1));
+  }
 }
 
-TEST_CASE("misuse of passes: a unit of another engine, a write during a pass") {
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
+TEST_CASE("misuse of passes: other passes, units and writes while one is open") {
+  const char* const write = "a pass is in progress, so parameters cannot be written or loaded";
+  check_uses(
+      {{"the pass of micro batch 0 of 2 is still open, after 1 of 2 uses of units: an engine "
+        "runs one pass at a time",
+        [](Engine& e, Stream& compute) {
+          auto pass = e.begin({.micro = 0, .of = 2}, compute);
+          { const auto scope = pass.forward(e.unit("a")); }
+          const auto ahead = e.begin({.micro = 1, .of = 2}, compute);
+        }},
+       {"an evaluation pass is still open, after 0 of 1 uses of units",
+        [](Engine& e, Stream& compute) {
+          const auto pass = e.begin({.kind = Kind::eval}, compute);
+          const auto other = e.begin({}, compute);
+        }},
+       {"Engine::begin: PassOptions::kind = 9 is not a Kind",
+        [](Engine& e, Stream& compute) {
+          const auto pass = e.begin({.kind = static_cast<Kind>(9)}, compute);
+        }},
+       {"forward: the unit is not one of this engine, or its engine has been destroyed",
+        [](Engine& e, Stream& compute) {
           atoll::World world = atoll::World::single();
-          auto other = std::make_unique<fsdp::Engine>(atoll::Mesh::make(world, {1, 1}));
+          auto other = std::make_unique<Engine>(atoll::Mesh::make(world, {1, 1}));
           atoll_test::add_units(*other, {"a"}, elements);
           fsdp::Unit& unit = other->unit("a");
           auto pass = e.begin({}, compute);
           other.reset();
           const auto scope = pass.forward(unit);
-        }) ==
-        "forward: the unit is not one of this engine, or its engine has been destroyed: use "
-        "Engine::unit() of the engine of this pass");
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
+        }},
+       {write,
+        [](Engine& e, Stream& compute) {
           const auto pass = e.begin({}, compute);
           e.refresh();
-        }) ==
-        "Engine: a pass is in progress, so parameters cannot be written or loaded: end the Pass "
-        "first");
+        }},
+       {write,
+        [](Engine& e, Stream& compute) {
+          const auto pass = e.begin({}, compute);
+          e.initialize(1);
+        }},
+       {write, [](Engine& e, Stream& compute) {
+          const auto pass = e.begin({}, compute);
+          atoll_test::set_all(e, 7.0f);
+        }}});
 }
 
-TEST_CASE("misuse of passes: the lifetime checker finds a stream of another device") {
-  const auto body = [](atoll::World& world) {
-    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = fsdp::Strategy::full_shard});
-    atoll_test::add_units(engine, {"a"}, elements);
-    atoll_test::set_all(engine, 1.0f);
-    auto compute = atoll::Device::cpu().stream();
-    train(engine, compute);
-    const std::string text =
-        "rank " + std::to_string(world.rank()) +
-        ": ATOLL_CHECK=lifetimes: a stream waits for an event of another device: take all streams "
-        "from Engine::device() or Scheduler::device()";
-    CHECK_THROWS_WITH_AS(engine.wait_gradients(compute), text.c_str(), atoll::Error);
-  };
-  atoll_test::run_thread_ranks(2, body, [](atoll::Config& c) { c.check = "lifetimes"; });
-}
-
-TEST_CASE("misuse of passes: unknown kinds") {
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
-          const auto pass = e.begin({.kind = static_cast<Kind>(9)}, compute);
-        }) == "Engine::begin: PassOptions::kind = 9 is not a Kind");
-}
-
-TEST_CASE("misuse of optimizers: a use after a move") {
-  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
-          fsdp::Optimizer optimizer(e);
-          fsdp::Optimizer moved = std::move(optimizer);
-          train(e, compute);
-          moved.step(0.1f, compute);
-          optimizer.step(0.1f, compute);  // NOLINT(bugprone-use-after-move): the test is about it
-        }) == "this Optimizer was moved from: use the Optimizer that it was moved to");
+TEST_CASE("misuse of passes: scopes that outlive their pass, and moved scopes and passes") {
+  // NOLINTBEGIN(bugprone-use-after-move): the test is about these uses
+  check_uses(
+      {{"parameter w of unit a is used after the end of its pass: destroy every scope before",
+        [](Engine& e, Stream& compute) {
+          std::optional<fsdp::Pass> pass(e.begin({}, compute));
+          std::optional<fsdp::ForwardScope> scope(pass->forward(e.unit("a")));
+          pass.reset();
+          (*scope)["w"];
+        }},
+       {"parameter w of unit a is used through a scope that has been moved: use the scope",
+        [](Engine& e, Stream& compute) {
+          auto pass = e.begin({}, compute);
+          auto scope = pass.forward(e.unit("a"));
+          const auto moved = std::move(scope);
+          scope["w"];
+        }},
+       {"forward: this Pass has been moved: use the Pass that it was moved to",
+        [](Engine& e, Stream& compute) {
+          auto pass = e.begin({}, compute);
+          const auto moved = std::move(pass);
+          const auto scope = pass.forward(e.unit("a"));
+        }},
+       {"state(momentum): the segment is empty: pass a segment of Engine::segments()",
+        [](Engine& e, Stream&) {
+          e.add_state("momentum");
+          e.state(fsdp::Segment{}, "momentum");
+        }}});
+  // NOLINTEND(bugprone-use-after-move)
 }
 
 TEST_CASE("misuse of engines: an optimizer, a pass and a scope outlive their engine") {
-  Messages messages;
+  const CollectedLog log;
   atoll::World world = atoll::World::single();
   auto compute = atoll::Device::cpu().stream();
   auto engine = std::make_unique<fsdp::Engine>(atoll::Mesh::make(world, {1, 1}));
   atoll_test::add_units(*engine, {"a"}, elements);
   atoll_test::set_all(*engine, 1.0f);
   std::optional<fsdp::Optimizer> optimizer(std::in_place, *engine);
-  train(*engine, compute);
-  optimizer->step(0.1f, compute);
   std::optional<fsdp::Pass> pass(engine->begin({}, compute));
   std::optional<fsdp::ForwardScope> scope(pass->forward(engine->unit("a")));
   engine.reset();
-  CHECK(messages.count("an Engine was destroyed while a Pass of it exists: destroy every Pass") ==
-        1);
-  CHECK(messages.count("an Engine was destroyed before its Optimizer: destroy the Optimizer") == 1);
-  CHECK_THROWS_WITH_AS(
-      optimizer->step(0.1f, compute),
-      "the engine of this Optimizer has been destroyed: destroy the Optimizer before its Engine",
-      atoll::Error);
+  CHECK(log.count("an Engine was destroyed while a Pass of it exists: destroy every Pass") == 1);
+  CHECK(log.count("an Engine was destroyed before its Optimizer: destroy the Optimizer") == 1);
+  CHECK_THROWS_WITH_AS(optimizer->step(0.1f, compute),
+                       doctest::Contains("the engine of this Optimizer has been destroyed"),
+                       atoll::Error);
   CHECK_THROWS_WITH_AS((*scope)["w"],
-                       "parameter w is used after its engine has been destroyed: destroy every "
-                       "scope before its Engine",
+                       doctest::Contains("parameter w is used after its engine has been destroyed"),
                        atoll::Error);
   scope.reset();
   pass.reset();
   optimizer.reset();
   REQUIRE(world.failure().has_value());
-  CHECK(std::string(world.failure()->what()).find("destroy every Pass before its Engine") !=
-        std::string::npos);
+  CHECK(has(world.failure()->what(), "destroy every Pass before its Engine"));
 }
 
 TEST_CASE("misuse of passes: the compute stream is destroyed first") {
@@ -367,16 +395,14 @@ TEST_CASE("misuse of passes: the compute stream is destroyed first") {
   fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
   atoll_test::add_units(engine, {"a", "b"}, elements);
   atoll_test::set_all(engine, 1.0f);
-  const std::string text =
-      "the compute stream of this pass has been destroyed: destroy every Pass before the Stream "
-      "that was passed to Engine::begin()";
+  const std::string text = "the compute stream of this pass has been destroyed";
   auto compute = std::make_unique<atoll::Stream>(engine.device().stream());
   {
     fsdp::Pass pass = engine.begin({}, *compute);
     static_cast<void>(pass.forward(engine.unit("a")));
     compute.reset();
-    CHECK_THROWS_WITH_AS(static_cast<void>(pass.forward(engine.unit("b"))), text.c_str(),
-                         atoll::Error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(pass.forward(engine.unit("b"))),
+                         doctest::Contains(text.c_str()), atoll::Error);
   }
   CHECK_FALSE(world.failure().has_value());
   compute = std::make_unique<atoll::Stream>(engine.device().stream());
@@ -387,8 +413,7 @@ TEST_CASE("misuse of passes: the compute stream is destroyed first") {
     compute.reset();
   }
   REQUIRE(world.failure().has_value());
-  CHECK(std::string(world.failure()->what()).find("at the end of a scope of unit a: " + text) !=
-        std::string::npos);
+  CHECK(has(world.failure()->what(), "at the end of a scope of unit a: " + text));
 }
 
 TEST_CASE("a pass follows its compute stream when the stream is moved") {
@@ -408,86 +433,37 @@ TEST_CASE("a pass follows its compute stream when the stream is moved") {
 }
 
 TEST_CASE("misuse of engines: a second thread calls during a call") {
-  CHECK(error_of([](fsdp::Engine& e, auto&) {
-          std::latch inside{1}, refused{1};
-          std::jthread first([&] {
-            e.visit([&](const auto&, const auto&, auto) {
-              inside.count_down();
-              refused.wait();
+  CHECK(
+      has(engine_error([](fsdp::Engine& e, auto&) {
+            std::latch inside{1}, refused{1};
+            std::jthread first([&] {
+              e.visit([&](const auto&, const auto&, auto) {
+                inside.count_down();
+                refused.wait();
+              });
             });
-          });
-          inside.wait();
-          struct Release {
-            std::latch& latch;
-            ~Release() { latch.count_down(); }
-          } const release{refused};
-          e.visit([](const auto&, const auto&, auto) {});
-        }) ==
-        "visit: another thread is inside a call of this engine, so ranks could see their calls in "
-        "different orders: call the engine from one thread at a time");
-  CHECK(error_of([](fsdp::Engine& e, auto&) {
+            inside.wait();
+            struct Release {
+              std::latch& latch;
+              ~Release() { latch.count_down(); }
+            } const release{refused};
+            e.visit([](const auto&, const auto&, auto) {});
+          }),
+          {"visit: another thread is inside a call of this engine", "from one thread at a time"}));
+  CHECK(engine_error([](fsdp::Engine& e, auto&) {
           e.visit([&](const auto&, const auto&, auto) { e.refresh(); });  // from the same thread
         }) == "no error");
 }
 
-TEST_CASE("misuse of engines: empty segments, and the axis of the shards") {
-  CHECK(error_of([](fsdp::Engine& e, auto&) {
-          e.add_state("momentum");
-          e.state(fsdp::Segment{}, "momentum");
-        }) == "state(momentum): the segment is empty: pass a segment of Engine::segments()");
+TEST_CASE("the axis of the shards is that of the strategy") {
   const auto reports = on_threads(4, [](atoll::World& world) {
     std::string sizes;
     for (const auto strategy :
          {fsdp::Strategy::no_shard, fsdp::Strategy::hybrid_shard, fsdp::Strategy::full_shard}) {
-      const fsdp::Engine engine(atoll::Mesh::make(world, {2, 2}), {.strategy = strategy});
+      const Engine engine(atoll::Mesh::make(world, {2, 2}), {.strategy = strategy});
       sizes += " " + std::to_string(engine.shard_axis().size());
     }
     return sizes;
   });
-  check(reports, {" 1 2 4", " 1 2 4", " 1 2 4", " 1 2 4"});
-}
-
-TEST_CASE("misuse of engines: options without a meaning, or different on ranks") {
-  const auto with = [](const fsdp::Options& mine, const fsdp::Options& other) {
-    return on_threads(2, [&](atoll::World& world) {
-      const fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), world.rank() == 0 ? mine : other);
-      return std::string("made");
-    });
-  };
-  const fsdp::Options strange{.strategy = static_cast<fsdp::Strategy>(99)};
-  const auto reports = with(strange, strange);
-  CHECK(reports[0] == "invalid argument: Engine: Options::strategy = 99 has no meaning");
-  check_both(with({}, {.synchronous = true}),
-             disagree("Engine", "Options::synchronous: no on rank 0, yes on rank 1"));
-  CHECK(error_of([](fsdp::Engine& e, auto&) {
-          fsdp::Optimizer(e, {.kind = static_cast<fsdp::OptimizerOptions::Kind>(9)});
-        }) == "Optimizer: OptimizerOptions::kind = 9 is not a Kind");
-}
-
-TEST_CASE("misuse of engines: units and parameters that cannot be") {
-  const auto adds = [](const std::string& unit, std::vector<fsdp::ParamSpec> params) {
-    atoll::World world = atoll::World::single();
-    fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
-    try {
-      engine.add_unit(unit, std::move(params));
-    } catch (const atoll::Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("added");
-  };
-  const std::string init = ": both must be finite, and the deviation 0 or above";
-  CHECK(adds("a/b\n", {{"w", {1}}}) == "add_unit: the name of a unit has a control character");
-  CHECK(adds("a", {{"w\t", {1}}}) ==
-        "add_unit(a): the name of parameter 0 has a control character");
-  CHECK(adds("a\xff", {{"w", {1}}}) == "add_unit: the name of a unit is not valid UTF-8");
-  CHECK(adds("a", {{"\xc3", {1}}}) == "add_unit(a): the name of parameter 0 is not valid UTF-8");
-  CHECK(adds("a", {{"w", {1}}, {"w", {1}}}) ==
-        "add_unit(a): two parameters have the name w: choose another name for one of them");
-  CHECK(adds("a", {{"w", {1}, {0, -1}}}) ==
-        "add_unit(a): parameter w has the initial mean 0 and deviation -1" + init);
-  CHECK(adds("a", {{"w", {1}, {std::numeric_limits<float>::quiet_NaN(), 1}}}) ==
-        "add_unit(a): parameter w has the initial mean nan and deviation 1" + init);
-  CHECK(adds("a", {{"w", {std::int64_t{1} << 61, 2}}}) ==
-        "add_unit(a): parameter w has the impossible shape 2305843009213693952 x 2: extents must "
-        "be 0 or above, and a unit has at most 281474976710656 elements");
+  check(reports, Reports(4, " 1 2 4"));
 }

@@ -1,7 +1,6 @@
 // Uses of parameters that have no values yet, and a plan that does not fit into the memory.
 #include <doctest/doctest.h>
 
-#include <filesystem>
 #include <functional>
 #include <span>
 #include <stdexcept>
@@ -12,9 +11,11 @@
 #include "atoll/checkpoint.hpp"
 #include "unit/fsdp/misuse.hpp"
 #include "unit/rank_reports.hpp"
+#include "unit/train/data_temporary.hpp"
 
 namespace fsdp = atoll::fsdp;
-using Use = std::function<void(fsdp::Engine&)>;
+using atoll_test::has;
+using Reader = std::function<void(fsdp::Engine&)>;
 
 namespace {
 
@@ -32,7 +33,7 @@ std::string name_of(const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
 }
 
 // The calls that read parameters, by name.
-std::vector<std::pair<std::string, Use>> readers() {
+std::vector<std::pair<std::string, Reader>> readers() {
   return {{"visit", [](fsdp::Engine& e) { e.visit([](auto&, auto&, auto) {}); }},
           {"save", [](fsdp::Engine& e) { fsdp::save("/nowhere/saved", e); }},
           {"export_weights",
@@ -79,26 +80,20 @@ TEST_CASE("parameters without values cannot be read") {
 TEST_CASE("a weights file that does not fit, and a folder instead of a file, are named") {
   atoll::World world = atoll::World::single();
   const auto mesh = atoll::Mesh::make(world, {1, 1});
-  const auto folder = std::filesystem::temp_directory_path() / "atoll_misuse_values";
-  std::filesystem::create_directories(folder);
-  const auto file = folder / "weights";
+  const train_test::TemporaryFolder folder;
+  const auto file = folder.path() / "weights";
   fsdp::Engine engine(mesh), other(mesh);
   atoll_test::add_units(engine, {"a"}, 6);
   engine.initialize(1);
   other.add_unit("a", {{.name = "w", .shape = {2, 3}}});
   other.seal({"a"});
   fsdp::export_weights(file, engine, atoll::DType::f32, name_of);
-  CHECK(error([&] { fsdp::import_weights({file}, other, name_of); }) ==
-        file.string() +
-            ": tensor a.w is f32 of shape [6], but the parameter needs f32, bf16 or f16 of shape "
-            "[2, 3]");
+  CHECK(has(error([&] { fsdp::import_weights({file}, other, name_of); }),
+            {file.string() + ": tensor a.w is f32 of shape [6]", "of shape [2, 3]"}));
   const auto x = [](auto&, auto&) { return std::string("x"); };
-  CHECK(error([&] {
-          fsdp::import_weights({file, file}, engine, x);
-        }) == file.string() + " and 1 other files: no tensor x");
-  CHECK(error([&] { fsdp::export_weights(folder, engine, atoll::DType::f32, name_of); }) ==
-        "export_weights: \"" + folder.string() + "\" does not name a file");
-  std::filesystem::remove_all(folder);
+  CHECK(has(error([&] { fsdp::import_weights({file, file}, engine, x); }), "no tensor x"));
+  CHECK(has(error([&] { fsdp::export_weights(folder.path(), engine, atoll::DType::f32, name_of); }),
+            "does not name a file"));
 }
 
 TEST_CASE("a parameter that one rank has not filled has no values on any rank") {
@@ -124,14 +119,7 @@ TEST_CASE("misuse of engines: an error about memory is one line") {
   atoll::World world = atoll::World::single();
   fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}), {.memory_bytes = 1});
   engine.add_unit("a", {{"w", {atoll_test::elements}}});
-  try {
-    engine.seal({"a"});
-    FAIL("the plan fits into one byte");
-  } catch (const atoll::Error& error) {
-    const std::string text = error.what();
-    CHECK(text.find("more than the 1 bytes of Options::memory_bytes; it has ") !=
-          std::string::npos);
-    CHECK(text.find(", total ") != std::string::npos);
-    CHECK(text.find('\n') == std::string::npos);
-  }
+  const std::string text = error([&] { engine.seal({"a"}); });
+  CHECK(has(text, {"more than the 1 bytes of Options::memory_bytes; it has ", ", total "}));
+  CHECK(text.find('\n') == std::string::npos);
 }

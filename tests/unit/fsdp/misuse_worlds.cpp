@@ -10,11 +10,14 @@
 
 #include "atoll/checkpoint.hpp"
 #include "atoll/optimizer.hpp"
+#include "unit/collected_log.hpp"
 #include "unit/fsdp/misuse.hpp"
 #include "unit/rank_reports.hpp"
 
 namespace fsdp = atoll::fsdp;
 using atoll_test::elements;
+using atoll_test::error_of;
+using atoll_test::has;
 using atoll_test::train;
 
 TEST_CASE("misuse of Worlds: an engine, its optimizer and its mesh outlive the World") {
@@ -30,19 +33,8 @@ TEST_CASE("misuse of Worlds: an engine, its optimizer and its mesh outlive the W
   std::optional<fsdp::Pass> pass(engine->begin({}, compute));
   std::optional<fsdp::ForwardScope> scope(pass->forward(engine->unit("a")));
   world.reset();
-  const auto error = [](const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const atoll::Error& problem) {
-      CHECK(problem.code() == atoll::ErrorCode::invalid_argument);
-      return std::string(problem.what());
-    }
-    return std::string("no error");
-  };
   const auto of_engine = [&](const std::string& call, const std::function<void()>& use) {
-    CHECK(error(use) == call +
-                            ": the World of this engine has been destroyed: destroy engines and "
-                            "optimizers before their World");
+    CHECK(has(error_of(use), "invalid argument: " + call + ": the World of this engine has been "));
   };
   of_engine("forward", [&] { std::ignore = pass->forward(engine->unit("a")); });
   scope.reset();
@@ -62,30 +54,26 @@ TEST_CASE("misuse of Worlds: an engine, its optimizer and its mesh outlive the W
   of_engine("set_steps", [&] { optimizer->set_steps(1); });
   CHECK(optimizer->steps() == 1);
   CHECK(engine->segments().size() == 1);
-  const std::string of_world =
-      "the World has been destroyed: destroy meshes, communicators, engines and optimizers before "
-      "their World";
-  CHECK(error([&] { use_groups(*engine, {}); }) == of_world);
-  CHECK(error([&] { fsdp::save("/nowhere", *engine); }) == of_world);
-  CHECK(error([&] { fsdp::load("/nowhere", *engine); }) == of_world);
   const auto name = [](const fsdp::Unit& unit, const fsdp::ParamSpec&) { return unit.name(); };
-  CHECK(error([&] { fsdp::import_weights({"/nowhere"}, *engine, name); }) == of_world);
-  CHECK(error([&] { fsdp::export_weights("/nowhere", *engine, atoll::DType::f32, name); }) ==
-        of_world);
-  const std::string of_mesh =
-      "Mesh: its World has been destroyed: destroy meshes before their World";
-  CHECK(error([&] { std::ignore = mesh.world(); }) == of_mesh);
-  CHECK(error([&] { mesh.sub({"shard"}); }) == of_mesh);
-  CHECK(error([&] { fsdp::Engine another(mesh); }) == of_mesh);
-  CHECK(error([&] { atoll::Scheduler lanes(mesh.axis("shard"), {}); }) ==
-        "Scheduler: the World of axis shard has been destroyed: it must outlive its meshes");
+  const std::function<void()> of_world[] = {
+      [&] { use_groups(*engine, {}); }, [&] { fsdp::save("/nowhere", *engine); },
+      [&] { fsdp::load("/nowhere", *engine); },
+      [&] { fsdp::import_weights({"/nowhere"}, *engine, name); },
+      [&] { fsdp::export_weights("/nowhere", *engine, atoll::DType::f32, name); }};
+  for (const auto& call : of_world) CHECK(has(error_of(call), ": the World has been destroyed: "));
+  const std::function<void()> of_mesh[] = {[&] { std::ignore = mesh.world(); },
+                                           [&] { mesh.sub({"shard"}); },
+                                           [&] { fsdp::Engine another(mesh); }};
+  for (const auto& call : of_mesh) CHECK(has(error_of(call), "Mesh: its World has been destroyed"));
+  CHECK(has(error_of([&] { atoll::Scheduler lanes(mesh.axis("shard"), {}); }),
+            "Scheduler: the World of axis shard has been destroyed"));
   optimizer.reset();
   engine.reset();
 }
 
 // These engines have communicators, and a gather may be in flight.
 TEST_CASE("misuse of Worlds: engines of two ranks end after the World") {
-  atoll_test::Messages messages;
+  const atoll_test::CollectedLog log;
   const auto reports = atoll_test::on_threads(2, [](atoll::World& given) {
     auto world = std::make_unique<atoll::World>(std::move(given));
     fsdp::Engine engine(atoll::Mesh::make(*world, {1, 2}),
@@ -98,18 +86,11 @@ TEST_CASE("misuse of Worlds: engines of two ranks end after the World") {
     fsdp::Pass pass = engine.begin({}, compute);
     const fsdp::ForwardScope scope = pass.forward(engine.unit("a"));
     world.reset();
-    try {
-      engine.refresh();
-    } catch (const atoll::Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return error_of([&] { engine.refresh(); });
   });
   for (const std::string& report : reports) {
-    CHECK(report ==
-          "refresh: the World of this engine has been destroyed: destroy engines and optimizers "
-          "before their World");
+    CHECK(has(report, "refresh: the World of this engine has been destroyed"));
   }
   // Each rank has two lanes with a communicator.
-  CHECK(messages.count("ends after its World: destroy communicators, engines and optimizers") == 4);
+  CHECK(log.count("ends after its World: destroy communicators, engines and optimizers") == 4);
 }

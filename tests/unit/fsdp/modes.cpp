@@ -1,16 +1,13 @@
 // Modes of the engine: averaged gradients, trainers that compute on the host in their own thread,
 // and compute in f16.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -20,6 +17,7 @@
 #include "thread_ranks.hpp"
 #include "unit/fsdp/toy.hpp"
 #include "unit/jitter_device.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace atoll_test;
 using namespace std::chrono_literals;
@@ -31,7 +29,7 @@ namespace {
 
 constexpr std::int64_t elements = 5000;  // spans shards, with padding in the last one
 
-std::vector<float> weights_of(Engine& engine) {
+std::vector<float> values_of(Engine& engine) {
   std::vector<float> all;
   engine.visit([&](const auto&, const auto&, std::span<const float> values) {
     all.insert(all.end(), values.begin(), values.end());
@@ -65,7 +63,7 @@ std::vector<float> gradients_of(atoll::MeshShape shape, const fsdp::Options& opt
     }
     optimizer.step(1.0f, compute);
     compute.synchronize();
-    const auto weights = weights_of(engine);
+    const auto weights = values_of(engine);
     if (world.rank() == 0) result = weights;
     world.barrier();
   });
@@ -120,7 +118,7 @@ std::vector<float> train(Strategy strategy, Computes computes) {
       optimizer.step(0.1f, compute);
     }
     compute.synchronize();
-    auto weights = weights_of(engine);
+    auto weights = values_of(engine);
     weights.insert(weights.end(), sums.begin(), sums.end());
     if (world.rank() == 0) result = std::move(weights);
     world.barrier();
@@ -188,30 +186,21 @@ TEST_CASE("wait_gradients of a synchronous engine returns when the gradients are
 }
 
 TEST_CASE("compute in f16 reads rounded masters, with the same bits in every strategy") {
-  const auto weights = [](Strategy strategy) {
-    ToyRun run;
-    run.units = toy_units();
-    run.order = toy_order();
-    run.engine.strategy = strategy;
-    run.engine.precision.param = atoll::DType::f16;
-    Weights result;
-    run_thread_ranks(4, [&](atoll::World& world) {
-      const auto one = run_toy(atoll::Mesh::make(world, {2, 2}), run);
-      if (world.rank() == 0) result = one.weights;
-      world.barrier();
-    });
-    return result;
-  };
-  const auto expected = weights(Strategy::no_shard);
+  ToyRun run;
+  run.units = toy_units();
+  run.order = toy_order();
+  run.engine.strategy = Strategy::no_shard;
+  run.engine.precision.param = atoll::DType::f16;
+  const Weights expected = run_on({2, 2}, run).weights;
   for (const auto strategy : fsdp::every_strategy()) {
     CAPTURE(fsdp::name(strategy));
-    CHECK(weights(strategy) == expected);
+    run.engine.strategy = strategy;
+    CHECK(run_on({2, 2}, run).weights == expected);
   }
 }
 
 TEST_CASE("a frozen parameter in f16 keeps its bits in a checkpoint") {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("atoll_modes_" + std::to_string(::getpid()));
+  const train_test::TemporaryFolder folder;
   auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   engine.add_unit("a",
@@ -220,42 +209,11 @@ TEST_CASE("a frozen parameter in f16 keeps its bits in a checkpoint") {
   engine.seal({"a"});
   engine.initialize(1);
   fsdp::Optimizer optimizer(engine, plain_sgd);
-  const auto saved = weights_of(engine);
-  fsdp::save(folder, engine, optimizer);
+  const auto saved = values_of(engine);
+  fsdp::save(folder.path(), engine, optimizer);
   set_all(engine, 0.0f);
-  fsdp::load(folder, engine, optimizer);
-  std::filesystem::remove_all(folder);
-  CHECK(weights_of(engine) == saved);
+  fsdp::load(folder.path(), engine, optimizer);
+  CHECK(values_of(engine) == saved);
   CHECK(saved[0] == atoll::to_float(atoll::to_float16(saved[0])));
   CHECK(saved[0] != 0.0f);
-}
-
-TEST_CASE("backward starts the gather of the next unit before the reduction of this unit") {
-  run_thread_ranks(2, [](atoll::World& world) {
-    Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
-    add_units(engine, {"a", "b", "c", "d", "e"}, elements);
-    engine.initialize(1);
-    auto compute = engine.device().stream();
-    {
-      auto pass = engine.begin({}, compute);
-      for (std::size_t u = 0; u < 5; ++u) const auto scope = pass.forward(*engine.units()[u]);
-      for (std::size_t u = 5; u-- > 0;) {
-        const auto scope = pass.backward(*engine.units()[u]);
-        const atoll::View gradient = scope.grad("w").view;
-        compute.zero(gradient.data, gradient.bytes());
-      }
-    }
-    engine.wait_gradients(compute);
-    compute.synchronize();
-    engine.scheduler().synchronize();
-    std::string order;
-    for (const auto& record : engine.scheduler().take_records().records) {
-      if (record.activity == atoll::Activity::all_gather) order += " gather " + record.label;
-      if (record.activity == atoll::Activity::reduce_scatter) order += " reduce " + record.label;
-    }
-    // Units d and e are still in their slots when backward begins.
-    CAPTURE(order);
-    CHECK(order.ends_with(
-        "gather e gather c reduce e gather b reduce d gather a reduce c reduce b reduce a"));
-  });
 }

@@ -3,17 +3,23 @@
 // error therefore comes from the engine: gathering, sharding, reduction, accumulation or order.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
+#include "thread_ranks.hpp"
 
 namespace atoll_test {
 
@@ -88,6 +94,44 @@ inline void set_all(atoll::fsdp::Engine& engine, float value) {
   engine.assign([=](const auto&, std::span<float> out) { std::ranges::fill(out, value); });
 }
 
+// Adds the units of the run, whose parameters are p0, p1, ..., and seals the engine.
+inline void add_toy_units(atoll::fsdp::Engine& engine, const ToyRun& run) {
+  for (const auto& unit : run.units) {
+    std::vector<atoll::fsdp::ParamSpec> params;
+    for (const auto& [size, trainable, dtype] : unit.params) {
+      params.push_back(
+          {"p" + std::to_string(params.size()), {size}, {0.0f, 1.0f}, trainable, dtype});
+    }
+    engine.add_unit(unit.name, std::move(params));
+  }
+  engine.seal(run.order);
+}
+
+// Returns the parameters by "UNIT.PARAMETER".
+inline Weights weights_of(atoll::fsdp::Engine& engine) {
+  Weights weights;
+  engine.visit([&](const auto& unit, const auto& param, std::span<const float> values) {
+    weights[unit.name() + "." + param.name].assign(values.begin(), values.end());
+  });
+  return weights;
+}
+
+// Runs a pass over all units in order and back. Compute writes `value` to every gradient.
+inline void run_pass(atoll::fsdp::Engine& engine, atoll::Stream& compute, float value,
+                     const atoll::fsdp::PassOptions& options = {}) {
+  auto pass = engine.begin(options, compute);
+  for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+  for (auto unit = engine.units().rbegin(); unit != engine.units().rend(); ++unit) {
+    const auto w = pass.backward(**unit);
+    for (const auto& param : (*unit)->params()) {
+      if (!param.trainable) continue;
+      compute.enqueue([view = w.grad(param.name).view, value] {
+        std::fill_n(view.as<float>(), view.count, value);
+      });
+    }
+  }
+}
+
 // Returns an element of a parameter as f32.
 inline float toy_weight(const atoll::View& view, std::uint64_t i) {
   if (view.dtype == atoll::DType::f16) return atoll::to_float(view.as<atoll::float16>()[i]);
@@ -132,15 +176,7 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
   auto options = run.engine;
   options.device = device;
   fsdp::Engine engine(mesh, options);
-  for (const auto& unit : run.units) {
-    std::vector<fsdp::ParamSpec> params;
-    for (std::size_t p = 0; p < unit.params.size(); ++p) {
-      const auto& [size, trainable, dtype] = unit.params[p];
-      params.push_back({"p" + std::to_string(p), {size}, {0.0f, 1.0f}, trainable, dtype});
-    }
-    engine.add_unit(unit.name, std::move(params));
-  }
-  engine.seal(run.order);
+  add_toy_units(engine, run);
   engine.initialize(42);
   fsdp::Optimizer optimizer(engine, run.optimizer);
   double sum = 0;  // sum of the weights that forward reads, written by tasks on `compute`
@@ -170,11 +206,29 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
     result.sums.push_back(sum);
   }
   compute.synchronize();
-  engine.visit(
-      [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param, std::span<const float> values) {
-        result.weights[unit.name() + "." + param.name].assign(values.begin(), values.end());
-      });
+  result.weights = weights_of(engine);
   return result;
+}
+
+// Runs the toy on shape.replicate * shape.shard ranks, which must get the same weights and norms.
+// `device_of` returns the device of a rank.
+inline ToyResult run_on(atoll::MeshShape shape, const ToyRun& run,
+                        const std::function<atoll::Device(int rank)>& device_of = {},
+                        const std::function<void(atoll::Config&)>& configure = {}) {
+  std::mutex mutex;
+  std::vector<ToyResult> results;
+  const auto body = [&](atoll::World& world) {
+    const auto device = device_of ? device_of(world.rank()) : atoll::Device::cpu();
+    auto result = run_toy(atoll::Mesh::make(world, shape), run, device);
+    const std::lock_guard lock(mutex);
+    results.push_back(std::move(result));
+  };
+  run_thread_ranks(shape.replicate * shape.shard, body, configure);
+  for (const ToyResult& result : results) {
+    CHECK(result.weights == results[0].weights);
+    CHECK(result.norms == results[0].norms);
+  }
+  return results[0];
 }
 
 }  // namespace atoll_test

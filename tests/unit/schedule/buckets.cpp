@@ -75,13 +75,11 @@ TEST_CASE("a bucket is closed only when the next tensor does not fit") {
   CHECK(plan.buckets[2].slots.size() == 1);
   // With 16 bits per element, half as many buckets are enough.
   CHECK(plan_buckets(Counts(9, quarter), DType::bf16, mib).buckets.size() == 2);
-}
-
-TEST_CASE("a tensor larger than the limit is alone in its bucket") {
-  const BucketPlan plan = plan_buckets(Counts{10, 3 * mib, 10, 10}, DType::f32, mib);
-  REQUIRE(plan.buckets.size() == 3);
-  CHECK(plan.buckets[1].slots.size() == 1);
-  CHECK(plan.buckets[2].slots.size() == 2);
+  // A tensor larger than the limit is alone in its bucket.
+  const BucketPlan large = plan_buckets(Counts{10, 3 * mib, 10, 10}, DType::f32, mib);
+  REQUIRE(large.buckets.size() == 3);
+  CHECK(large.buckets[1].slots.size() == 1);
+  CHECK(large.buckets[2].slots.size() == 2);
 }
 
 TEST_CASE("plans without tensors, with empty tensors, and with too many elements") {

@@ -1,14 +1,10 @@
 // Tests of a job beside a flood: other processes open connections to its store without pause. The
 // job must find together, work and name a killed rank as it does without the flood.
 #include <doctest/doctest.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdlib>
 #include <deque>
 #include <string>
@@ -17,9 +13,12 @@
 #include "atoll/world.hpp"
 #include "core/socket.hpp"
 #include "reserved_port.hpp"
+#include "unit/child_process.hpp"
 #include "unit/error_text.hpp"
 
 using namespace std::chrono_literals;
+using atoll_test::ChildProcess;
+using atoll_test::has;
 using atoll_test::ReservedPort;
 using Clock = std::chrono::steady_clock;
 namespace net = atoll::net;
@@ -27,31 +26,6 @@ namespace net = atoll::net;
 namespace {
 
 constexpr int ranks = 3;
-
-// Ends the processes that it has started, whatever the test does.
-class Processes {
- public:
-  template <class Body>
-  pid_t start(const Body& body) {
-    const pid_t pid = ::fork();
-    REQUIRE(pid >= 0);
-    if (pid == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::alarm(60);
-      body();
-      ::_exit(0);
-    }
-    pids_.push_back(pid);
-    return pid;
-  }
-  ~Processes() {
-    for (const pid_t pid : pids_) ::kill(pid, SIGKILL);
-    for (const pid_t pid : pids_) ::waitpid(pid, nullptr, 0);
-  }
-
- private:
-  std::vector<pid_t> pids_;
-};
 
 // Opens connections until it is killed. A part stays open and silent, a part sends bytes, and a
 // part is closed at once.
@@ -95,47 +69,16 @@ void run_rank(int rank, int port, int steps, int out) {
   }
 }
 
-// Reads whole lines of a pipe, with a time limit.
-class Lines {
- public:
-  Lines() { REQUIRE(::pipe(ends_.data()) == 0); }
-  ~Lines() {
-    ::close(ends_[0]);
-    if (ends_[1] >= 0) ::close(ends_[1]);
-  }
-  Lines(const Lines&) = delete;
-  Lines& operator=(const Lines&) = delete;
-  int out() const { return ends_[1]; }
-
-  std::string next() {
-    std::string line;
-    const auto deadline = Clock::now() + 40s;
-    for (char one = 0; net::wait_for(ends_[0], POLLIN, deadline);) {
-      if (::read(ends_[0], &one, 1) != 1) return "the process ended";
-      if (one == '\n') return line;
-      line += one;
-    }
-    return "no line in time";
-  }
-
- private:
-  std::array<int, 2> ends_{-1, -1};
-};
-
 struct Job {
-  Processes processes;
-  std::vector<pid_t> pids;
-  std::array<Lines, ranks> lines;
+  std::vector<ChildProcess> flooders, joined;
   ReservedPort port;
 
   void start_flood() {
-    for (int i = 0; i < 2; ++i) processes.start([this] { flood(port.number()); });
+    for (int i = 0; i < 2; ++i) flooders.emplace_back([this](int) { flood(port.number()); });
   }
   void start_ranks(int steps) {
     for (int rank = 0; rank < ranks; ++rank) {
-      pids.push_back(processes.start([this, rank, steps] {
-        run_rank(rank, port.number(), steps, lines[static_cast<std::size_t>(rank)].out());
-      }));
+      joined.emplace_back([&](int out) { run_rank(rank, port.number(), steps, out); });
     }
   }
 };
@@ -146,34 +89,27 @@ TEST_CASE("processes: beside a flood, a job finds together, works and ends") {
   Job job;
   job.start_flood();
   job.start_ranks(200);
-  for (Lines& line : job.lines) {
-    CHECK(line.next() == "joined");
-    CHECK(line.next() == "working");
-    CHECK(line.next() == "done");
-  }
-  for (const pid_t pid : job.pids) {
-    int status = -1;
-    CHECK(::waitpid(pid, &status, 0) == pid);
-    CHECK(status == 0);
+  for (ChildProcess& rank : job.joined) {
+    CHECK(rank.rest() == "joined\nworking\ndone\n");
+    CHECK(rank.status() == 0);
   }
 }
 
 TEST_CASE("processes: beside a flood that begins during steps, a killed rank is named alone") {
   Job job;
   job.start_ranks(1'000'000);
-  for (Lines& line : job.lines) {
-    REQUIRE(line.next() == "joined");
-    REQUIRE(line.next() == "working");
+  for (const ChildProcess& rank : job.joined) {
+    REQUIRE(rank.line() == "joined");
+    REQUIRE(rank.line() == "working");
   }
   job.start_flood();
   ::usleep(500'000);
   const auto start = Clock::now();
-  ::kill(job.pids[2], SIGKILL);
-  for (const int rank : {0, 1}) {
-    const std::string report = job.lines[static_cast<std::size_t>(rank)].next();
-    CAPTURE(report);
-    CHECK(report.starts_with("rank 2 (host "));
-    CHECK(report.ends_with(") was lost"));
+  ::kill(job.joined[2].pid(), SIGKILL);
+  for (const std::size_t rank : {0U, 1U}) {
+    const std::string report = job.joined[rank].line();
+    CHECK(has(report, {"rank 2 (host ", ") was lost"}));
+    CHECK(report.starts_with("rank 2"));
   }
   CHECK(Clock::now() - start < 2s);
 }

