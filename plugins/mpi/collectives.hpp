@@ -2,7 +2,7 @@
 // have been checked, and returns when the operation is complete on this rank.
 #pragma once
 
-#include "comm.hpp"
+#include "communicator.hpp"
 #include "sdk/operation.hpp"
 
 namespace atoll_mpi {

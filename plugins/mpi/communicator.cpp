@@ -1,4 +1,4 @@
-#include "comm.hpp"
+#include "communicator.hpp"
 
 #include <fmt/format.h>
 

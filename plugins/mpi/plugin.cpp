@@ -1,5 +1,5 @@
 // Defines the C table of the mpi backend.
-#include "comm.hpp"
+#include "communicator.hpp"
 #include "sdk/table.hpp"
 #include "session.hpp"
 

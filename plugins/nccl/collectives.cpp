@@ -3,7 +3,7 @@
 // (sets of GPUs joined by a fast fabric such as NVLink), NCCL's rings send (N - 1) / N of the data
 // through each host's links; the library uses a two-level algorithm instead if its cost model
 // predicts that this is faster.
-#include "comm.hpp"
+#include "communicator.hpp"
 #include "sdk/operation.hpp"
 
 // Null if the loaded NCCL is older than 2.28.

@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "comm.hpp"
+#include "communicator.hpp"
 #include "log.hpp"
 
 namespace atoll_nccl {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "comm.hpp"
+#include "communicator.hpp"
 #include "log.hpp"
 #include "sdk/table.hpp"
 

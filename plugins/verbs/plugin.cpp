@@ -64,12 +64,12 @@ atoll_verbs_backend::Exchange exchange_of(const atoll_core& core, const atoll_gr
   const std::string id = group.id;
   const int own = group.rank;
   return {.publish =
-              [&host, id, own](int peer, const std::string& contact) {
+              [&core, id, own](int peer, const std::string& contact) {
                 put(core, key_of(id, own, peer), fmt::format("{} {}", own, contact));
               },
-          .look_up = [&host, &team, id,
+          .look_up = [&core, &team, id,
                       own](int peer) { return find(core, key_of(id, own, peer), team, peer); },
-          .forget = [&host, id, own](int peer) { put(core, key_of(id, own, peer), ""); }};
+          .forget = [&core, id, own](int peer) { put(core, key_of(id, own, peer), ""); }};
 }
 
 atoll_verbs_backend::Membership membership_of(const atoll_core& core, const atoll_group& group,
@@ -80,7 +80,7 @@ atoll_verbs_backend::Membership membership_of(const atoll_core& core, const atol
           .ranks = group.nranks,
           .remote_ranks = group.nranks - static_cast<int>(here),
           .timeout = std::chrono::nanoseconds(group.timeout_ns),
-          .warn = [&host, &team](int peer, const std::string& text) {
+          .warn = [&core, &team](int peer, const std::string& text) {
             const auto line = fmt::format("closing communicator {} on {}: {}: {}", team.name,
                                           team.describe(team.rank), team.describe(peer), text);
             core.log(core.ctx, ATOLL_LOG_WARN, line.c_str());

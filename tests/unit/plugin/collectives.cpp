@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace plugin_ranks {
 namespace {
@@ -100,6 +101,30 @@ void check_all_to_all(Rank& rank, std::int32_t dtype, std::uint64_t count) {
   const auto& mine = all[static_cast<std::size_t>(rank.rank())];
   expect_ok(rank.submit(rank.operation(ATOLL_ALL_TO_ALL, dtype, mine.data(), out.data(), count)));
   CHECK(out == expected);
+}
+
+void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts) {
+  const auto whole = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  const auto own = counts.begin() + rank.rank();
+  const auto first = static_cast<std::ptrdiff_t>(
+      sizeof(float) * std::accumulate(counts.begin(), own, std::uint64_t{0}));
+  const auto all = inputs(rank, ATOLL_F32, whole);
+  const auto expected = reference_reduce(all, ATOLL_F32, ATOLL_SUM);
+  Bytes slice(*own * sizeof(float)), gathered(expected.size()), in_place(expected.size());
+  auto o = rank.operation(ATOLL_REDUCE_SCATTER_V, ATOLL_F32,
+                          all[static_cast<std::size_t>(rank.rank())].data(), slice.data(), whole);
+  o.counts = counts.data();
+  expect_ok(rank.submit(o));
+  CHECK(std::equal(slice.begin(), slice.end(), expected.begin() + first));
+  std::copy(slice.begin(), slice.end(), in_place.begin() + first);
+  o.kind = ATOLL_ALL_GATHER_V;
+  o.src = slice.data();
+  for (Bytes* const out : {&gathered, &in_place}) {
+    o.dst = out->data();
+    expect_ok(rank.submit(o));
+    CHECK(*out == expected);
+    o.src = in_place.data() + first;
+  }
 }
 
 atoll_operation message(const Rank& rank, std::int32_t kind, int peer, Bytes& data) {

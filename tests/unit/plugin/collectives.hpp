@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "unit/plugin/ranks.hpp"
 
@@ -24,5 +25,7 @@ atoll_operation message(const Rank& rank, std::int32_t kind, int peer, Bytes& da
 // Exchanges two messages with every rank, including this rank itself, in one group, and checks the
 // received data.
 void check_messages(Rank& rank, std::uint64_t count);
+// Sums and gathers f32 blocks by reduce_scatter_v and all_gather_v; rank r has counts[r] elements.
+void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts);
 
 }  // namespace plugin_ranks

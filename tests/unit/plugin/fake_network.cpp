@@ -130,33 +130,6 @@ void forget() {
 
 }  // namespace
 
-TEST_CASE("the scratch slots of two levels are those of the rank that needs most") {
-  const auto most_of = [](const Layout& layout) {
-    std::size_t most = 0;
-    for (int rank = 0; rank < layout.size(); ++rank) {
-      most = std::max(most, layout.holders(rank).size() + layout.owners_held_by(rank).size() + 1);
-    }
-    return most;
-  };
-  const auto even = [](int hosts, int each) {
-    std::vector<int> numbers;
-    for (int rank = 0; rank < hosts * each; ++rank) numbers.push_back(rank / each);
-    return Layout(numbers);
-  };
-  CHECK(two_level_slots(even(32, 16)) == 63);  // a piece of 130 KiB
-  const std::vector<std::vector<int>> uneven = {
-      {0, 1}, {0, 0, 1}, {0, 1, 1, 1, 2}, {0, 0, 0, 0, 0, 1, 1, 2, 2}, {0, 1, 0, 2, 0, 1, 2, 2, 2}};
-  for (const auto& numbers : uneven) {
-    CAPTURE(plugin_ranks::text(numbers));
-    CHECK(two_level_slots(Layout(numbers)) == most_of(Layout(numbers)));
-  }
-  for (const int hosts : {2, 5, 32}) {
-    for (const int each : {1, 2, 16}) {
-      CHECK(two_level_slots(even(hosts, each)) == most_of(even(hosts, each)));
-    }
-  }
-}
-
 TEST_CASE("two levels take more ranks than a staging buffer has cache lines") {
   forget();
   constexpr std::size_t ranks = staging_bytes / cache_line + 1, count = 16;
@@ -176,22 +149,6 @@ TEST_CASE("two levels take more ranks than a staging buffer has cache lines") {
                            count * sizeof(float)) == 0;
   }
   CHECK(is_right);
-}
-
-TEST_CASE("the signature of a call leaves together with the data after it") {
-  forget();
-  plugin_ranks::FakeCore core;
-  Rank rank(core, {0, 1}, 0, "all_reduce 0 flat\n");
-  std::vector<float> src(4, 1.0F), dst(4);
-  rank.submit(ATOLL_ALL_REDUCE, src, dst, src.size());
-  CHECK(dst == src);
-  CHECK(seen[0].sends == 1);
-  CHECK(seen[0].sent[1].size() == sizeof(Signature) + 4 * sizeof(float));
-  // A barrier has no data.
-  forget();
-  rank.submit(ATOLL_BARRIER, {}, {}, 0);
-  CHECK(seen[0].sends == 1);
-  CHECK(seen[0].sent[1].size() == sizeof(Signature));
 }
 
 TEST_CASE("the network can wake a rank that sleeps until the ranks of its host arrive") {

@@ -1,12 +1,21 @@
 // Shared by the tests of the host backend: the backend, and functions for single operations.
 #pragma once
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <array>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
+#include <map>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "unit/plugin/collectives.hpp"
 #include "unit/plugin/ranks.hpp"
@@ -41,6 +50,46 @@ inline int mapped_inboxes() {
   for (std::string line; std::getline(maps, line);)
     count += contains(line, "/memfd:atoll-inbox") ? 1 : 0;
   return count;
+}
+
+// The IPv4 connections of this process by local and remote address.
+using Connections = std::map<std::pair<std::string, std::string>, int>;
+
+inline Connections connections() {
+  const auto address_text = [](const sockaddr_in& address) -> std::string {
+    std::array<char, INET_ADDRSTRLEN> result{};
+    ::inet_ntop(AF_INET, &address.sin_addr, result.data(), result.size());
+    return result.data();
+  };
+  Connections result;
+  DIR* const folder = ::opendir("/proc/self/fd");
+  while (const dirent* entry = ::readdir(folder)) {
+    const int fd = std::atoi(entry->d_name);
+    sockaddr_in own{}, other{};
+    socklen_t own_size = sizeof(own), other_size = sizeof(other);
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+        own.sin_family == AF_INET &&
+        ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0) {
+      ++result[{address_text(own), address_text(other)}];
+    }
+  }
+  ::closedir(folder);
+  return result;
+}
+
+// Both ends of each connection are in this process, so it counts twice.
+inline int ends(const Connections& all) {
+  int count = 0;
+  for (const auto& [addresses, number] : all) count += number;
+  return count;
+}
+
+// Returns connections() once `wanted` ends are left. A call, with which a rank asks another to
+// connect, may be open for a moment longer.
+inline Connections settled(int wanted) {
+  for (int i = 0; i < 500 && ends(connections()) != wanted; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return connections();
 }
 
 inline Result barrier(Rank& rank) {

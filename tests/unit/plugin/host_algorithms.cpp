@@ -3,102 +3,11 @@
 // plugin_host_windows.cpp tests registered memory.
 #include <doctest/doctest.h>
 
-#include <numeric>
-
 #include "unit/plugin/host.hpp"
 
 namespace {
 
 using namespace plugin_ranks;
-
-// Returns whole numbers from -50 to 50, so that sums are exact in every order.
-std::vector<float> numbers(int rank, std::uint64_t count) {
-  std::vector<float> values(count);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    values[i] = static_cast<float>((i * 7 + static_cast<std::uint64_t>(rank) * 13) % 101) - 50.0f;
-  }
-  return values;
-}
-
-float sum_at(int ranks, std::uint64_t i) {
-  float sum = 0;
-  for (int r = 0; r < ranks; ++r) {
-    sum += static_cast<float>((i * 7 + static_cast<std::uint64_t>(r) * 13) % 101) - 50.0f;
-  }
-  return sum;
-}
-
-std::uint64_t wrong_sums(const std::vector<float>& got, int ranks, std::uint64_t first) {
-  std::uint64_t wrong = 0;
-  for (std::uint64_t i = 0; i < got.size(); ++i)
-    wrong += got[i] != sum_at(ranks, first + i) ? 1 : 0;
-  return wrong;
-}
-
-void check_all_reduce(Rank& rank, std::uint64_t count) {
-  const auto src = numbers(rank.rank(), count);
-  std::vector<float> dst(count);
-  auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, src.data(), dst.data(), count);
-  auto result = rank.submit(o);
-  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
-  CHECK(wrong_sums(dst, rank.size(), 0) == 0);
-  dst = src;
-  o.src = dst.data();
-  result = rank.submit(o);
-  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
-  CHECK(wrong_sums(dst, rank.size(), 0) == 0);
-}
-
-// Rank r has counts[r] elements. If all counts are equal, the test uses the collective without _v.
-void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts) {
-  const auto self = static_cast<std::size_t>(rank.rank());
-  const bool even =
-      std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
-  const auto whole = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-  const auto first =
-      std::accumulate(counts.begin(), counts.begin() + rank.rank(), std::uint64_t{0});
-
-  const auto src = numbers(rank.rank(), whole);
-  std::vector<float> slice(counts[self]);
-  auto o = rank.operation(even ? ATOLL_REDUCE_SCATTER : ATOLL_REDUCE_SCATTER_V, ATOLL_F32,
-                          src.data(), slice.data(), even ? counts[self] : whole);
-  o.counts = counts.data();
-  auto result = rank.submit(o);
-  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
-  CHECK(wrong_sums(slice, rank.size(), first) == 0);
-
-  std::vector<float> all(whole);
-  o = rank.operation(even ? ATOLL_ALL_GATHER : ATOLL_ALL_GATHER_V, ATOLL_F32, slice.data(),
-                     all.data(), even ? counts[self] : whole);
-  o.counts = counts.data();
-  result = rank.submit(o);
-  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
-  CHECK(wrong_sums(all, rank.size(), 0) == 0);
-
-  std::fill(all.begin(), all.end(), 0.0f);
-  std::copy(slice.begin(), slice.end(), all.begin() + static_cast<std::ptrdiff_t>(first));
-  o.src = all.data() + first;
-  result = rank.submit(o);
-  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
-  CHECK(wrong_sums(all, rank.size(), 0) == 0);
-}
-
-void check_op(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count) {
-  std::vector<Bytes> all;
-  for (int r = 0; r < rank.size(); ++r) all.push_back(input(dtype, r, count));
-  // Inputs are small whole numbers, so intermediate rounding does not change the sums, even in
-  // 16-bit types.
-  const auto expected = reference_reduce(all, dtype, op);
-  Bytes mine = all[static_cast<std::size_t>(rank.rank())];
-  Bytes out(mine.size());
-  auto o = rank.operation(ATOLL_ALL_REDUCE, dtype, mine.data(), out.data(), count);
-  o.op = op;
-  CHECK(rank.submit(o).status == ATOLL_OK);
-  CHECK(out == expected);
-  o.dst = mine.data();
-  CHECK(rank.submit(o).status == ATOLL_OK);
-  CHECK(mine == expected);
-}
 
 // Sums fractions that are scaled with factors, checks that all ranks have the same result, and
 // returns the result.
@@ -150,12 +59,12 @@ TEST_CASE("every algorithm is correct on uneven placements") {
           [](Rank& rank) {
             for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{5},
                                               std::uint64_t{3000}, 200'003 / fewer}) {
-              check_all_reduce(rank, count);
-              const auto ranks = static_cast<std::size_t>(rank.size());
-              check_blocks(rank, std::vector<std::uint64_t>(ranks, count));
-              std::vector<std::uint64_t> counts(ranks, count);
-              counts[0] = count / 3;
-              counts[ranks - 1] = 0;
+              check_all_reduce(rank, ATOLL_F32, ATOLL_SUM, count);
+              check_all_gather(rank, ATOLL_F32, count);
+              check_reduce_scatter(rank, ATOLL_F32, ATOLL_SUM, count);
+              std::vector<std::uint64_t> counts(static_cast<std::size_t>(rank.size()), count);
+              counts.front() = count / 3;
+              counts.back() = 0;
               check_blocks(rank, counts);
             }
           },
@@ -177,12 +86,7 @@ TEST_CASE("doubling and halving are correct with any number of hosts") {
                   for (const std::uint64_t count :
                        {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{5}, std::uint64_t{17},
                         std::uint64_t{3000}, 100'003 / fewer})
-                    check_all_reduce(rank, count);
-                  std::int32_t mine = 6 * rank.size() * (rank.rank() + 1), all = 0;
-                  auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_I32, &mine, &all, 1);
-                  o.op = ATOLL_AVG;
-                  CHECK(rank.submit(o).status == ATOLL_OK);
-                  CHECK(all == 3 * rank.size() * (rank.size() + 1));
+                    check_all_reduce(rank, ATOLL_F32, ATOLL_SUM, count);
                 },
                 {.tuning = forced("all_reduce", algorithm)});
     }
@@ -199,7 +103,7 @@ TEST_CASE("every algorithm of all_reduce supports every dtype and op") {
                   for (const auto dtype : {ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64, ATOLL_I32,
                                            ATOLL_I64, ATOLL_U8}) {
                     for (const auto op : {ATOLL_SUM, ATOLL_AVG, ATOLL_MIN, ATOLL_MAX})
-                      check_op(rank, dtype, op, 1031);
+                      check_all_reduce(rank, dtype, op, 1031);
                   }
                 },
                 {.tuning = forced("all_reduce", algorithm)});
@@ -247,11 +151,12 @@ TEST_CASE("the algorithms that the backend chooses by size are correct") {
       for (const std::uint64_t kib : {4, 16, 48, 96, 600, 1500, 3000}) {
         if (kib > 600 && fewer > 1) continue;
         const std::uint64_t count = kib * 1024 / sizeof(float);
-        check_all_reduce(rank, count);
-        check_blocks(rank, std::vector<std::uint64_t>(ranks, count / ranks));
+        check_all_reduce(rank, ATOLL_F32, ATOLL_SUM, count);
+        check_all_gather(rank, ATOLL_F32, count / ranks);
+        check_reduce_scatter(rank, ATOLL_F32, ATOLL_SUM, count / ranks);
       }
       for (const auto dtype : {ATOLL_BF16, ATOLL_F32, ATOLL_I32})
-        check_op(rank, dtype, ATOLL_SUM, 300'000);
+        check_all_reduce(rank, dtype, ATOLL_SUM, 300'000);
     });
     const auto flat =
         noisy_sums(layout, {.tuning = forced("all_reduce", "flat"), .deterministic = 1});
@@ -260,7 +165,8 @@ TEST_CASE("the algorithms that the backend chooses by size are correct") {
 }
 
 TEST_CASE("all_reduce with many pieces in flight is correct") {
-  run_ranks(backend(), {0, 0, 1, 1}, [](Rank& rank) { check_all_reduce(rank, 6'000'001 / fewer); },
+  run_ranks(backend(), {0, 0, 1, 1},
+            [](Rank& rank) { check_all_reduce(rank, ATOLL_F32, ATOLL_SUM, 6'000'001 / fewer); },
             {.tuning = forced("two_level")});
 }
 

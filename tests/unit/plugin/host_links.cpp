@@ -189,21 +189,6 @@ TEST_CASE("bytes keep their order for all sizes of pieces, with and without chec
   }
 }
 
-TEST_CASE("a signature and the data after it are one packet") {
-  int ends[2];
-  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends) == 0);
-  const Descriptor far(ends[1]);
-  Streams streams;
-  streams.push_back({Descriptor(ends[0]), "near"});
-  const auto link = make_link(std::move(streams), Checksum::none);
-  const Bytes data = pattern(1'056);
-  CHECK(link->send(std::span(data).first(56), std::span(data).subspan(56)) == data.size());
-  Bytes got(2'000);
-  CHECK(::recv(far.get(), got.data(), got.size(), 0) == static_cast<ssize_t>(data.size()));
-  got.resize(data.size());
-  CHECK(got == data);
-}
-
 TEST_CASE(
     "with checksums one changed bit anywhere is an error, and wrong data is never handed out") {
   const Bytes data = pattern(20'000);
@@ -227,14 +212,6 @@ TEST_CASE(
     }
     CHECK_MESSAGE(text.find("CRC-32C") != std::string::npos, text);
   }
-}
-
-TEST_CASE("without checksums a changed bit arrives") {
-  Wires wires(1, Checksum::none);
-  const Bytes data = pattern(1'000);
-  const Bytes got = transfer(wires, data, data.size(), data.size(),
-                             [](std::span<std::byte> piece) { piece[0] ^= std::byte{1}; });
-  CHECK(got != data);
 }
 
 TEST_CASE("a network is cut after the limit only if retransmissions have no answer") {

@@ -1,17 +1,8 @@
 // Tests the host backend with several rails per rank: the connections, the order of bytes, and the
 // error for a rail that cannot be reached. Loopback addresses stand for rails.
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <doctest/doctest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
-#include <array>
-#include <chrono>
-#include <cstdlib>
-#include <map>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "unit/plugin/host.hpp"
@@ -19,46 +10,6 @@
 using namespace plugin_ranks;
 
 namespace {
-
-std::string address_text(const sockaddr_in& address) {
-  std::array<char, INET_ADDRSTRLEN> result{};
-  ::inet_ntop(AF_INET, &address.sin_addr, result.data(), result.size());
-  return result.data();
-}
-
-// Counts the IPv4 connections of this process by local and remote address.
-using Connections = std::map<std::pair<std::string, std::string>, int>;
-
-Connections connections() {
-  Connections result;
-  DIR* folder = ::opendir("/proc/self/fd");
-  while (const dirent* entry = ::readdir(folder)) {
-    const int fd = std::atoi(entry->d_name);
-    sockaddr_in own{};
-    sockaddr_in other{};
-    socklen_t own_size = sizeof(own);
-    socklen_t other_size = sizeof(other);
-    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
-        own.sin_family == AF_INET &&
-        ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0) {
-      ++result[{address_text(own), address_text(other)}];
-    }
-  }
-  ::closedir(folder);
-  return result;
-}
-
-// Returns connections() once `wanted` ends of connections are left. A call, with which a rank asks
-// another to connect, may be open for a moment longer.
-Connections settled(int wanted) {
-  for (int i = 0; i < 500; ++i) {
-    int ends = 0;
-    for (const auto& [addresses, count] : connections()) ends += count;
-    if (ends == wanted) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return connections();
-}
 
 // Returns options in which rank `r` has the addresses 127.0.R.1, 127.0.R.2, ... with R = r + 1.
 GroupOptions with_rails(const std::vector<int>& counts) {
@@ -74,32 +25,8 @@ GroupOptions with_rails(const std::vector<int>& counts) {
 }
 
 void gather_and_reduce(Rank& rank, std::uint64_t count) {
-  const auto n = static_cast<std::size_t>(rank.size());
-  const Bytes mine = input(ATOLL_I32, rank.rank(), count);
-  Bytes all(mine.size() * n);
-  auto gather =
-      rank.submit(rank.operation(ATOLL_ALL_GATHER, ATOLL_I32, mine.data(), all.data(), count));
-  CHECK_MESSAGE(gather.status == ATOLL_OK, gather.text);
-  Bytes expected;
-  for (int r = 0; r < rank.size(); ++r) {
-    const Bytes part = input(ATOLL_I32, r, count);
-    expected.insert(expected.end(), part.begin(), part.end());
-  }
-  CHECK(all == expected);
-
-  Bytes sum(mine.size());
-  const auto reduce =
-      rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_I32, mine.data(), sum.data(), count));
-  CHECK_MESSAGE(reduce.status == ATOLL_OK, reduce.text);
-  const auto* parts = reinterpret_cast<const std::int32_t*>(all.data());
-  const auto* sums = reinterpret_cast<const std::int32_t*>(sum.data());
-  std::uint64_t wrong = 0;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    std::int32_t should = 0;
-    for (std::size_t r = 0; r < n; ++r) should += parts[r * count + i];
-    wrong += sums[i] == should ? 0 : 1;
-  }
-  CHECK(wrong == 0);
+  check_all_gather(rank, ATOLL_I32, count);
+  check_all_reduce(rank, ATOLL_I32, ATOLL_SUM, count);
 }
 
 }  // namespace
@@ -143,13 +70,10 @@ TEST_CASE("the tuning file sets the number of connections between two ranks on e
     FakeCore core;
     auto ranks = open_ranks(backend(), core, {0, 0, 1, 1}, options);
     connect_ranks(ranks);
-    int all = 0;
-    for (const auto& [ends, count] : settled(2 * 4 * 2 * 3)) {
-      CHECK(count == 3);
-      all += count;
-    }
     // 2 ends x 4 pairs of ranks x 2 rails x 3 connections per rail and pair.
-    CHECK(all == 2 * 4 * 2 * 3);
+    const auto found = settled(2 * 4 * 2 * 3);
+    CHECK(ends(found) == 2 * 4 * 2 * 3);
+    for (const auto& [addresses, count] : found) CHECK(count == 3);
   }
   run_ranks(
       backend(), {0, 0, 1, 1}, [](Rank& rank) { gather_and_reduce(rank, 300'007); }, options);
@@ -160,8 +84,8 @@ TEST_CASE("if either rank has only one rail, the kernel chooses the source addre
   auto ranks = open_ranks(backend(), core, {0, 1}, with_rails({1, 3}));
   connect_ranks(ranks);
   int to_listener = 0;
-  for (const auto& [ends, count] : settled(2 * 2)) {
-    if (ends.second == "127.0.1.1") to_listener += count;
+  for (const auto& [addresses, count] : settled(2 * 2)) {
+    if (addresses.second == "127.0.1.1") to_listener += count;
   }
   CHECK(to_listener == 2);
 }

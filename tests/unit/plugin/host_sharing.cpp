@@ -19,9 +19,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
-#include <fstream>
 #include <string>
-#include <thread>
 
 #include "unit/plugin/host.hpp"
 
@@ -250,42 +248,4 @@ TEST_CASE("descriptors that others send are not kept") {
     CHECK(status == 0);
     CHECK(backend().mem_free(memory) == ATOLL_OK);
   }
-}
-
-namespace {
-
-// Counts the requests that ranks send to the store while they open a communicator.
-struct CountingCore : FakeCore {
-  CountingCore() {
-    inner = host();
-    host().ctx = this;
-    host().put = [](void* ctx, const char* key, const void* value, std::size_t n) {
-      auto& self = *static_cast<CountingCore*>(ctx);
-      return self.inner.put(self.inner.ctx, key, value, n);
-    };
-    host().get = [](void* ctx, const char* key, void* value, std::size_t* n, std::int64_t limit) {
-      auto& self = *static_cast<CountingCore*>(ctx);
-      self.gets += std::string(key).find("refused") == std::string::npos ? 1 : 0;
-      return self.inner.get(self.inner.ctx, key, value, n, limit);
-    };
-    host().get_all = [](void* ctx, const char* const* keys, std::int32_t n, void* const* values,
-                        std::size_t* sizes, std::int64_t limit) {
-      auto& self = *static_cast<CountingCore*>(ctx);
-      ++self.batches;
-      return self.inner.get_all(self.inner.ctx, keys, n, values, sizes, limit);
-    };
-  }
-  atoll_core inner{};
-  std::atomic<int> gets = 0;
-  std::atomic<int> batches = 0;
-};
-
-}  // namespace
-
-TEST_CASE("the ranks of a host read each other's addresses in one request") {
-  CountingCore core;
-  auto ranks = open_ranks(backend(), core, {0, 0, 0, 0});
-  CHECK(core.batches == 4);
-  CHECK(core.gets == 0);
-  in_threads(4, [&](int r) { expect_working(ranks[static_cast<std::size_t>(r)]); });
 }

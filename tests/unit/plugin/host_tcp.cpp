@@ -1,7 +1,5 @@
 // Tests the connections of the host backend between hosts: they are made on demand, strangers
 // neither join nor keep ranks out, and checksums work with every algorithm.
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -14,7 +12,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
@@ -26,30 +23,6 @@ using namespace plugin_ranks;
 using namespace std::chrono_literals;
 
 namespace {
-
-// Counts the ends of TCP connections in this process.
-int connection_ends() {
-  int count = 0;
-  DIR* folder = ::opendir("/proc/self/fd");
-  while (const dirent* entry = ::readdir(folder)) {
-    sockaddr_storage other{};
-    socklen_t size = sizeof(other);
-    const int fd = std::atoi(entry->d_name);
-    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &size) == 0 &&
-        (other.ss_family == AF_INET || other.ss_family == AF_INET6)) {
-      ++count;
-    }
-  }
-  ::closedir(folder);
-  return count;
-}
-
-// Waits until `wanted` ends are left, and returns their number. A call, with which a rank asks
-// another to connect, may be open for a moment longer.
-int settled_ends(int wanted) {
-  for (int i = 0; i < 500 && connection_ends() != wanted; ++i) std::this_thread::sleep_for(10ms);
-  return connection_ends();
-}
 
 // Connects to a TCP port of this host and returns the file descriptor, or -1.
 int connect_to(int port) {
@@ -89,19 +62,19 @@ void refuse_each_other(const std::function<GroupOptions(int)>& options, const st
 class Child {
  public:
   Child() {
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    std::array<int, 2> channel{};
+    REQUIRE(::pipe2(channel.data(), O_CLOEXEC) == 0);
     process_ = ::fork();
     REQUIRE(process_ >= 0);
     if (process_ == 0) {
       ::alarm(60);
-      const int shared = connection_ends();
-      const bool told = ::write(ends[1], &shared, sizeof(shared)) == sizeof(shared);
+      const int shared = ends(connections());
+      const bool told = ::write(channel[1], &shared, sizeof(shared)) == sizeof(shared);
       while (told) ::pause();
       ::_exit(1);
     }
-    REQUIRE(::read(ends[0], &shared_, sizeof(shared_)) == sizeof(shared_));
-    for (const int end : ends) ::close(end);
+    REQUIRE(::read(channel[0], &shared_, sizeof(shared_)) == sizeof(shared_));
+    for (const int end : channel) ::close(end);
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -121,7 +94,7 @@ class Child {
 TEST_CASE("connections are made only between ranks that exchange data") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0, 1, 2, 3});
-  CHECK(connection_ends() == 0);
+  CHECK(ends(connections()) == 0);
   const Bytes data = input(ATOLL_U8, 0, 1000);
   Bytes got(data.size());
   in_threads(4, [&](int r) {
@@ -129,21 +102,19 @@ TEST_CASE("connections are made only between ranks that exchange data") {
     if (r == 1) {
       auto send = rank.operation(ATOLL_SEND, ATOLL_U8, data.data(), nullptr, data.size());
       send.peer = 2;
-      const auto result = rank.submit(send);
-      CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+      expect_ok(rank.submit(send));
     } else if (r == 2) {
       auto recv = rank.operation(ATOLL_RECV, ATOLL_U8, nullptr, got.data(), got.size());
       recv.peer = 1;
-      const auto result = rank.submit(recv);
-      CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+      expect_ok(rank.submit(recv));
     }
   });
   CHECK(got == data);
-  CHECK(settled_ends(2 * 2) == 2 * 2);  // both ends of two connections
+  CHECK(ends(settled(2 * 2)) == 2 * 2);  // both ends of two connections
   connect_ranks(ranks);
-  CHECK(settled_ends(2 * 2 * 6) == 2 * 2 * 6);
+  CHECK(ends(settled(2 * 2 * 6)) == 2 * 2 * 6);
   close_ranks(ranks);
-  CHECK(settled_ends(0) == 0);
+  CHECK(ends(settled(0)) == 0);
 }
 
 TEST_CASE("a rank sends to a rank of another host that is busy, in both directions") {
@@ -155,8 +126,7 @@ TEST_CASE("a rank sends to a rank of another host that is busy, in both directio
     const Bytes data = input(ATOLL_U8, 3, 20'000);
     auto send = sender.operation(ATOLL_SEND, ATOLL_U8, data.data(), nullptr, data.size());
     send.peer = 1 - from;
-    const auto sent = sender.submit(send);  // the receiver has not called anything yet
-    CHECK_MESSAGE(sent.status == ATOLL_OK, sent.text);
+    expect_ok(sender.submit(send));  // the receiver has not called anything yet
     Bytes got(data.size());
     auto recv = receiver.operation(ATOLL_RECV, ATOLL_U8, nullptr, got.data(), got.size());
     recv.peer = from;
@@ -201,10 +171,7 @@ TEST_CASE("connections without the token get no byte and do not keep ranks out")
     ::close(strangers.front());
     strangers.erase(strangers.begin());
   }
-  in_threads(2, [&](int r) {
-    const auto result = all_gather(ranks[static_cast<std::size_t>(r)], 100);
-    CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
-  });
+  in_threads(2, [&](int r) { expect_ok(all_gather(ranks[static_cast<std::size_t>(r)], 100)); });
   for (const int fd : strangers) {
     char buffer[256];
     const ssize_t got = ::recv(fd, buffer, sizeof(buffer), MSG_DONTWAIT);
@@ -237,8 +204,7 @@ TEST_CASE("a flood of connections keeps no rank out, before and after the first 
   while (connections < 500) std::this_thread::sleep_for(1ms);
   in_threads(2, [&](int r) {
     for (int i = 0; i < 50; ++i) {
-      const auto result = all_gather(ranks[static_cast<std::size_t>(r)], 5000);
-      CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+      expect_ok(all_gather(ranks[static_cast<std::size_t>(r)], 5000));
     }
   });
   close_ranks(ranks);
@@ -256,14 +222,7 @@ TEST_CASE("with checksums all algorithms give the same results") {
         backend(), {0, 0, 1, 1},
         [](Rank& rank) {
           for (const std::uint64_t count : {1U, 1031U, 16'384U, 100'003U}) {
-            const Bytes mine = input(ATOLL_I32, rank.rank(), count);
-            std::vector<Bytes> parts;
-            for (int r = 0; r < rank.size(); ++r) parts.push_back(input(ATOLL_I32, r, count));
-            Bytes sum(mine.size());
-            const auto result = rank.submit(
-                rank.operation(ATOLL_ALL_REDUCE, ATOLL_I32, mine.data(), sum.data(), count));
-            CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
-            CHECK((sum == reference_reduce(parts, ATOLL_I32, ATOLL_SUM)));
+            check_all_reduce(rank, ATOLL_I32, ATOLL_SUM, count);
           }
         },
         options);

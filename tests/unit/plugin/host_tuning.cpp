@@ -1,5 +1,5 @@
-// Tests the built-in rules that choose algorithms, rule by rule, with sizes below and above each
-// threshold. plugin_host_algorithms.cpp tests the algorithms themselves.
+// Tests the built-in rules that choose algorithms, with sizes below and above the thresholds.
+// plugin_host_algorithms.cpp tests the algorithms themselves.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -49,19 +49,31 @@ Algorithm choice(const Job& job, std::int32_t kind, std::uint64_t bytes,
 
 }  // namespace
 
-TEST_CASE("built-in rules of all_gather and reduce_scatter") {
-  for (const auto kind :
-       {ATOLL_ALL_GATHER, ATOLL_REDUCE_SCATTER, ATOLL_ALL_GATHER_V, ATOLL_REDUCE_SCATTER_V}) {
+TEST_CASE("the built-in rules choose by size and by number of hosts") {
+  struct {
+    std::int32_t kind;
+    Job job;
+    std::uint64_t kib;  // from here on
+    Algorithm below, from;
+  } const rules[] = {
+      {ATOLL_ALL_GATHER, {4, 1}, 32, Algorithm::flat, Algorithm::two_level},
+      {ATOLL_ALL_GATHER, {4, 1}, 1024, Algorithm::two_level, Algorithm::ring},
+      {ATOLL_REDUCE_SCATTER, {8, 1}, 2048, Algorithm::two_level, Algorithm::ring},
+      {ATOLL_REDUCE_SCATTER_V, {4, 2}, 1024, Algorithm::two_level, Algorithm::two_level},
+      {ATOLL_ALL_REDUCE, {2, 2}, 32, Algorithm::doubling, Algorithm::two_level},
+      {ATOLL_ALL_REDUCE, {3, 1}, 64, Algorithm::two_level, Algorithm::two_level},
+      {ATOLL_ALL_REDUCE, {4, 2}, 64, Algorithm::two_level, Algorithm::halving},
+      {ATOLL_ALL_REDUCE, {4, 2}, 1024, Algorithm::halving, Algorithm::two_level},
+      {ATOLL_ALL_REDUCE, {8, 1}, 2048, Algorithm::halving, Algorithm::ring},
+      {ATOLL_REDUCE, {4, 1}, 16, Algorithm::flat, Algorithm::two_level},
+      {ATOLL_BROADCAST, {3, 1}, 64, Algorithm::flat, Algorithm::chain},
+      {ATOLL_BROADCAST, {2, 4}, 64, Algorithm::flat, Algorithm::flat},
+      {ATOLL_ALL_TO_ALL, {4, 2}, 1024, Algorithm::flat, Algorithm::flat}};
+  for (const auto& [kind, job, kib, below, from] : rules) {
     CAPTURE(kind);
-    CHECK(choice({4, 1}, kind, 32 * KiB - 1) == Algorithm::flat);
-    CHECK(choice({4, 1}, kind, 32 * KiB) == Algorithm::two_level);
-    CHECK(choice({4, 1}, kind, 1024 * KiB - 1) == Algorithm::two_level);
-    CHECK(choice({4, 1}, kind, 1024 * KiB) == Algorithm::ring);
-    CHECK(choice({8, 1}, kind, 1024 * KiB) == Algorithm::two_level);
-    CHECK(choice({8, 1}, kind, 2048 * KiB) == Algorithm::ring);
-    CHECK(choice({3, 1}, kind, 64 * 1024 * KiB) == Algorithm::two_level);
-    CHECK(choice({2, 2}, kind, 8) == Algorithm::two_level);
-    CHECK(choice({4, 2}, kind, 64 * 1024 * KiB) == Algorithm::two_level);
+    CAPTURE(kib);
+    CHECK(choice(job, kind, kib * KiB - 1) == below);
+    CHECK(choice(job, kind, kib * KiB) == from);
   }
 }
 
@@ -73,38 +85,6 @@ TEST_CASE("built-in rules never round 16-bit sums more often than flat") {
   CHECK(choice({4, 1}, ATOLL_ALL_REDUCE, 8, ATOLL_BF16) == Algorithm::flat);
   CHECK(choice({4, 1}, ATOLL_ALL_REDUCE, 64 * KiB, ATOLL_BF16) == Algorithm::two_level);
   CHECK(choice({4, 1}, ATOLL_ALL_REDUCE, 4096 * KiB, ATOLL_F16) == Algorithm::two_level);
-}
-
-TEST_CASE("built-in rules of all_reduce") {
-  const auto all_reduce = [](const Job& job, std::uint64_t kib) {
-    return choice(job, ATOLL_ALL_REDUCE, kib * KiB);
-  };
-  for (const Job& job : {Job{2, 1}, Job{2, 2}, Job{3, 1}, Job{4, 1}, Job{4, 2}, Job{8, 1}}) {
-    CAPTURE(job.hosts);
-    CAPTURE(job.ranks_per_host);
-    CHECK(all_reduce(job, 0) == Algorithm::doubling);
-    CHECK(choice(job, ATOLL_ALL_REDUCE, 32 * KiB - 1) == Algorithm::doubling);
-    CHECK(all_reduce(job, 32) == Algorithm::two_level);
-    const bool halves = job.hosts >= 4;
-    CHECK(all_reduce(job, 64) == (halves ? Algorithm::halving : Algorithm::two_level));
-    CHECK(all_reduce(job, 1023) == (halves ? Algorithm::halving : Algorithm::two_level));
-  }
-  CHECK(all_reduce({4, 2}, 1024) == Algorithm::two_level);
-  CHECK(all_reduce({4, 1}, 1024) == Algorithm::ring);
-  CHECK(all_reduce({8, 1}, 2047) == Algorithm::halving);
-  CHECK(all_reduce({8, 1}, 2048) == Algorithm::ring);
-  CHECK(all_reduce({6, 1}, 64) == Algorithm::two_level);
-  CHECK(all_reduce({3, 1}, 65536) == Algorithm::two_level);
-}
-
-TEST_CASE("built-in rules of collectives with a root and of all others") {
-  CHECK(choice({4, 1}, ATOLL_REDUCE, 16 * KiB - 1) == Algorithm::flat);
-  CHECK(choice({4, 1}, ATOLL_REDUCE, 16 * KiB) == Algorithm::two_level);
-  CHECK(choice({2, 4}, ATOLL_BROADCAST, 64 * 1024 * KiB) == Algorithm::flat);
-  CHECK(choice({3, 1}, ATOLL_BROADCAST, 64 * KiB - 1) == Algorithm::flat);
-  CHECK(choice({3, 1}, ATOLL_BROADCAST, 64 * KiB) == Algorithm::chain);
-  for (const auto kind : {ATOLL_GATHER, ATOLL_SCATTER, ATOLL_ALL_TO_ALL, ATOLL_BARRIER})
-    CHECK(choice({4, 2}, kind, 1024 * KiB) == Algorithm::flat);
 }
 
 TEST_CASE("the user's rule overrides built-in rules, and determinism overrides both") {

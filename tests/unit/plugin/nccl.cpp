@@ -3,7 +3,6 @@
 // real NCCL cover only its table and probe().
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -42,7 +41,6 @@ GroupOptions with_timeout(std::int64_t ms) {
   return options;
 }
 
-const std::vector<Layout> layouts = {{0}, {0, 0}, {0, 0, 1}, {0, 0, 1, 1, 2}};
 const std::vector<std::int32_t> summed = {ATOLL_F32, ATOLL_F64, ATOLL_I32, ATOLL_I64,
                                           ATOLL_U8,  ATOLL_I8,  ATOLL_U32, ATOLL_U64};
 const std::vector<std::int32_t> moved = {ATOLL_F32, ATOLL_BF16,   ATOLL_F16,   ATOLL_F64, ATOLL_I32,
@@ -90,100 +88,6 @@ TEST_CASE("16-bit sums, floating-point averages and CPU memory are reported as u
   CHECK(can(17, ATOLL_F32, ATOLL_SUM) == 0);
   CHECK(can(ATOLL_ALL_GATHER, 17, ATOLL_SUM) == 0);
   CHECK(backend().capability(ATOLL_ALL_GATHER, ATOLL_F32, 0, ATOLL_MEMORY_CPU) == 0);
-}
-
-TEST_CASE("moving collectives") {
-  for (const auto& layout : layouts) {
-    CAPTURE(text(layout));
-    run_ranks(
-        backend(), layout,
-        [](Rank& rank) {
-          for (const std::uint64_t count : {0, 1, 61, 1031}) {
-            for (const auto dtype : moved) check_all_gather(rank, dtype, count);
-            check_all_to_all(rank, ATOLL_BF16, count);
-            check_messages(rank, count);
-            for (int root = 0; root < rank.size(); ++root) {
-              check_broadcast(rank, ATOLL_I32, count, root);
-            }
-            expect_ok(rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0)));
-          }
-        },
-        on_gpus);
-  }
-}
-
-TEST_CASE("reducing collectives") {
-  for (const auto& layout : layouts) {
-    CAPTURE(text(layout));
-    run_ranks(
-        backend(), layout,
-        [](Rank& rank) {
-          for (const auto dtype : summed) {
-            for (const auto op : {ATOLL_SUM, ATOLL_MIN, ATOLL_MAX}) {
-              check_reduce_scatter(rank, dtype, op, 67);
-              check_all_reduce(rank, dtype, op, 67);
-              check_reduce(rank, dtype, op, 67, rank.size() / 2);
-            }
-          }
-          check_all_reduce(rank, ATOLL_I64, ATOLL_AVG, 67);
-        },
-        on_gpus);
-  }
-}
-
-TEST_CASE("gather and scatter, with the root in place and out of place") {
-  run_ranks(
-      backend(), {0, 0, 1},
-      [](Rank& rank) {
-        constexpr std::uint64_t count = 7;
-        const auto mine = static_cast<std::size_t>(rank.rank());
-        for (int root = 0; root < rank.size(); ++root) {
-          const bool is_root = rank.rank() == root;
-          std::vector<std::int32_t> own(count, rank.rank() + 1), all(is_root ? 3 * count : 0);
-          auto o = rank.operation(ATOLL_GATHER, ATOLL_I32, own.data(),
-                                  is_root ? all.data() : nullptr, count);
-          o.peer = root;
-          expect_ok(rank.submit(o));
-          std::vector<std::int32_t> expected;
-          for (std::int32_t r = 1; r <= 3; ++r) expected.insert(expected.end(), count, r);
-          if (is_root) {
-            CHECK(all == expected);
-            all.assign(all.size(), 0);
-            std::copy(own.begin(), own.end(), all.begin() + static_cast<long>(mine * count));
-            o.src = all.data() + mine * count;
-          }
-          expect_ok(rank.submit(o));
-          if (is_root) CHECK(all == expected);
-          own.assign(count, 0);
-          o = rank.operation(ATOLL_SCATTER, ATOLL_I32, is_root ? all.data() : nullptr, own.data(),
-                             count);
-          o.peer = root;
-          if (is_root) o.dst = all.data() + mine * count;
-          expect_ok(rank.submit(o));
-          if (is_root) continue;
-          CHECK(own == std::vector<std::int32_t>(count, rank.rank() + 1));
-        }
-      },
-      on_gpus);
-}
-
-TEST_CASE("_v collectives with blocks of different sizes, one of them empty") {
-  run_ranks(
-      backend(), {0, 0, 1},
-      [](Rank& rank) {
-        const std::vector<std::uint64_t> counts{4, 0, 9};
-        const auto mine = static_cast<std::size_t>(rank.rank());
-        std::vector<float> own(counts[mine], static_cast<float>(rank.rank())), all(13);
-        auto o = rank.operation(ATOLL_ALL_GATHER_V, ATOLL_F32, own.data(), all.data(), 13);
-        o.counts = counts.data();
-        expect_ok(rank.submit(o));
-        for (std::size_t i = 0; i < 13; ++i) CHECK(all[i] == (i < 4 ? 0.0f : 2.0f));
-        o = rank.operation(ATOLL_REDUCE_SCATTER_V, ATOLL_F32, all.data(), own.data(), 13);
-        o.counts = counts.data();
-        expect_ok(rank.submit(o));
-        for (const float value : own) CHECK(value == (rank.rank() == 0 ? 0.0f : 6.0f));
-      },
-      on_gpus);
 }
 
 TEST_CASE("memory of the caller is registered until its registration ends or the group closes") {
@@ -246,37 +150,21 @@ TEST_CASE("memory of the caller that overlaps registered memory is refused") {
   CHECK(backend().mem_free(window) == ATOLL_OK);
 }
 
-TEST_CASE("mem_alloc returns zeroed memory that can be registered as a window") {
+TEST_CASE("windows end with their communicator, and memory when it is freed") {
   FakeCore core;
   const fake_gpu::Left before = fake_gpu::left();
-  {
-    auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
-    std::array<std::array<void*, 2>, 2> memories{};
-    in_threads(2, [&](int r) {
-      void* memory = nullptr;
-      REQUIRE(backend().mem_alloc(4096, ATOLL_MEMORY_CUDA, r, &memory) == ATOLL_OK);
-      const auto* bytes = static_cast<const unsigned char*>(memory);
-      CHECK(std::all_of(bytes, bytes + 4096, [](unsigned char byte) { return byte == 0; }));
-      Rank& rank = ranks[static_cast<std::size_t>(r)];
-      expect_ok(rank.register_memory(memory, 4096));
-      void* another = nullptr;
-      REQUIRE(backend().mem_alloc(100, ATOLL_MEMORY_CUDA, r, &another) == ATOLL_OK);
-      expect_ok(rank.register_memory(another, 100));
-      auto* data = static_cast<float*>(memory);
-      std::fill(data, data + 10, 1.0f);
-      expect_ok(rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, data, data, 10)));
-      CHECK(data[9] == 2.0f);
-      memories[static_cast<std::size_t>(r)] = {memory, another};
-    });
-    CHECK(backend().mem_alloc(1, ATOLL_MEMORY_CPU, 0, nullptr) == ATOLL_UNSUPPORTED);
-    CHECK((backend().deregister_memory == nullptr));
-    CHECK(fake_gpu::left().windows == before.windows + 4);
-    close_ranks(ranks);
-    CHECK(fake_gpu::left().windows == before.windows);
-    for (const auto& of_rank : memories) {
-      for (void* const memory : of_rank) CHECK(backend().mem_free(memory) == ATOLL_OK);
-    }
-  }
+  auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+  std::array<void*, 2> memories{};
+  in_threads(2, [&](int r) {
+    void*& memory = memories[static_cast<std::size_t>(r)];
+    REQUIRE(backend().mem_alloc(4096, ATOLL_MEMORY_CUDA, r, &memory) == ATOLL_OK);
+    expect_ok(ranks[static_cast<std::size_t>(r)].register_memory(memory, 4096));
+  });
+  CHECK(backend().mem_alloc(1, ATOLL_MEMORY_CPU, 0, nullptr) == ATOLL_UNSUPPORTED);
+  CHECK((backend().deregister_memory == nullptr));
+  CHECK(fake_gpu::left().windows == before.windows + 2);
+  close_ranks(ranks);
+  for (void* const memory : memories) CHECK(backend().mem_free(memory) == ATOLL_OK);
   const fake_gpu::Left after = fake_gpu::left();
   CHECK(after.windows == before.windows);
   CHECK(after.allocations == before.allocations);
@@ -327,24 +215,6 @@ TEST_CASE("opening ends soon after the job has failed, such as when a rank has d
   });
   CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_ABORTED);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(3));
-}
-
-TEST_CASE("an opening that lasts asks the store less and less often") {
-  static std::atomic<int> asked{0};
-  static decltype(atoll_core::get) get = nullptr;
-  FakeCore core;
-  get = core.host().get;
-  core.host().get = [](void* ctx, const char* key, void* value, std::size_t* n,
-                       std::int64_t timeout_ns) -> atoll_status {
-    if (std::string_view(key).ends_with("unset")) ++asked;
-    return get(ctx, key, value, n, timeout_ns);
-  };
-  core.host().put(&core, "group/nccl/ready/1", nullptr, 0);  // rank 1 stands still after this
-  const Group group({0, 0}, 0, with_timeout(1500));
-  atoll_comm* comm = nullptr;
-  CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_TIMEOUT);
-  CHECK(asked >= 1);
-  CHECK(asked <= 2);  // not every 250 ms
 }
 
 TEST_CASE("an absent call ends in a timeout, and the communicator is cleaned up") {

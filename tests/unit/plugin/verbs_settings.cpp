@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sdk/guard.hpp"
@@ -199,50 +200,42 @@ TEST_CASE("a contact survives the text") {
 
 TEST_CASE("every other text is refused as a contact") {
   const std::string gid = "000102030405060708090a0b0c0d0e0f";
-  const std::string good = "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 2 11 12";
+  const std::vector<std::string> fields{"4",        "abc", "7f00", "10000", "400", "1",
+                                        "mlx5_0:1", "2",   gid,    "64",    "1",   "ffff",
+                                        "3",        "ff",  "2",    "11",    "12"};
+  // Returns the text with field `at` replaced.
+  const auto with = [&](std::size_t at, const std::string& field) {
+    std::string text;
+    for (std::size_t i = 0; i < fields.size(); ++i)
+      text += (i == 0 ? "" : " ") + (i == at ? field : fields[i]);
+    return text;
+  };
+  const std::string good = with(fields.size(), "");
   CHECK(refusal_of_contact(good) == "no error");
   for (std::size_t n = 0; n < good.size() - 1; ++n) {  // "1" is a number as good as "12"
     CAPTURE(n);
     CHECK((refusal_of_contact(good.substr(0, n)) != "no error"));
   }
-  const std::string texts[] = {
-      "3 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",    // another version
-      "4 abc 7f00 3ff 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",      // ring too small
-      "4 abc 7f00 1000001 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",  // ring too large
-      "4 abc 7f00 10000 0 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",      // no credits
-      "4 abc 7f00 10000 401 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",    // too many credits
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 10000 3 ff 1 11",   // partition
-      "4 abc 7f00 10000 400 0",                                               // no rail
-      "4 abc 7f00 10000 400 9 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",    // too many rails
-      "4 abc 7f00 10000 400 2 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",    // a rail is missing
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + "0 64 1 ffff 3 ff 1 11",   // a long GID
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid.substr(1) + " 64 1 ffff 3 ff 1 11",  // a short GID
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 g" + gid.substr(1) + " 64 1 ffff 3 ff 1 11",
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 10000 ffff 3 ff 1 11",     // LID
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 0 ff 1 11",         // MTU
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 6 ff 1 11",         // MTU
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 100000000 1 11",  // key
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 0",            // no queue pair
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 5 1 2 3 4 5",
-      "4 100000000 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
-      "4 abc 10000000000000000 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
-      "4 -1 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
-      "4 abc -7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
-      "4 0xabc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
-      " " + good,
-      good + " ",
-      good + " 13",
-      good + "\n",
-      "4  abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
-      "4 abc 7f00 10000 400 1 " + std::string(69, 'm') + " 2 " + gid +
-          " 64 1 ffff 3 ff 1 11",                                            // a long name
-      "4 abc 7f00 10000 400 1 mlx5_0:1 3 " + gid + " 64 1 ffff 3 ff 1 11",   // no such fabric
-      "4 abc 7f00 10000 400 1 mlx5_0:1 -1 " + gid + " 64 1 ffff 3 ff 1 11",  // no such fabric
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 129 1 ffff 3 ff 1 11",  // a long prefix
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " -1 1 ffff 3 ff 1 11",
-      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 064 1 ffff 3 ff 1 11",
-      "hello",
-  };
+  std::vector<std::string> texts{" " + good, good + " ", good + " 13", good + "\n", "hello"};
+  const std::vector<std::pair<std::size_t, std::vector<std::string>>> wrong{
+      {0, {"3"}},                                 // the version
+      {1, {"100000000", "-1", "0xabc", " abc"}},  // the first packet
+      {2, {"10000000000000000", "-7f00"}},        // the mailbox
+      {3, {"3ff", "1000001"}},                    // bytes of the ring
+      {4, {"0", "401"}},                          // credits
+      {5, {"0", "2", "9"}},                       // rails
+      {6, {std::string(69, 'm')}},                // the name of the port
+      {7, {"3", "-1"}},                           // the fabric
+      {8, {gid + "0", gid.substr(1), "g" + gid.substr(1)}},
+      {9, {"129", "-1", "064"}},  // bits of the subnet
+      {10, {"10000"}},            // the LID
+      {11, {"10000"}},            // the partition
+      {12, {"0", "6"}},           // the MTU
+      {13, {"100000000"}},        // the key
+      {14, {"0", "5"}}};          // queue pairs
+  for (const auto& [at, replacements] : wrong) {
+    for (const auto& field : replacements) texts.push_back(with(at, field));
+  }
   for (const auto& text : texts) {
     CAPTURE(text);
     CHECK(refusal_of_contact(text) ==

@@ -5,26 +5,6 @@
 
 using namespace verbs_test;
 
-TEST_CASE("messages of all sizes move between two adapters") {
-  Adapters adapters;
-  TwoRanks ranks;
-  Bytes source(5'000'000), target(source.size());
-  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 31 >> 3);
-  for (const bool is_registered : {false, true}) {
-    if (is_registered) {
-      ranks.at(0).add_memory(source);
-      ranks.at(1).add_memory(target);
-    }
-    for (const std::size_t bytes : {1UL, 100UL, 16'384UL, 16'385UL, 300'000UL, source.size()}) {
-      CAPTURE(bytes);
-      std::ranges::fill(target, std::byte{});
-      ranks.move(0, 1, std::span(source).first(bytes), std::span(target).first(bytes));
-      CHECK(std::equal(target.begin(), target.begin() + static_cast<std::ptrdiff_t>(bytes),
-                       source.begin()));
-    }
-  }
-}
-
 TEST_CASE("a message is spread over the rails and queue pairs of two ranks") {
   fake_verbs::Fabric fabric;
   for (const char* name : {"left0", "left1", "right0", "right1"}) fabric.add(name);
@@ -42,23 +22,6 @@ TEST_CASE("a message is spread over the rails and queue pairs of two ranks") {
     CHECK(fabric.devices()[i]->bytes > source.size() / 3);
     CHECK(fabric.devices()[i + 2]->bytes < source.size() / 100);  // grants and counters
   }
-}
-
-TEST_CASE("ranks that name their ports in another order use the keys of the right port") {
-  fake_verbs::Fabric fabric;
-  fabric.add("one");
-  fabric.add("two");
-  Ranks ranks(2);
-  ranks.open(0, parse_settings("devices=one,two"));
-  ranks.open(1, parse_settings("devices=two,one"));
-  Bytes source(2'000'000, std::byte{5}), target(source.size());
-  ranks.at(0).add_memory(source);
-  ranks.at(1).add_memory(target);
-  ranks.move(0, 1, source, target);
-  CHECK(source == target);
-  std::ranges::fill(source, std::byte{});
-  ranks.move(1, 0, target, source);
-  CHECK(source == target);
 }
 
 TEST_CASE("ports without a partner are not used, wherever they stand") {
@@ -202,25 +165,6 @@ TEST_CASE("after a fatal event every use of the port names it") {
     Ranks others(2);
     CHECK(error_text([&] { others.open(0, "left"); }) == text);
     CHECK(error_text([&] { others.open(1, "right"); }) == "no error");
-  }
-}
-
-TEST_CASE("the shared receive queue follows the number of remote ranks and the device") {
-  struct {
-    std::size_t ranks;
-    int offered;
-    std::size_t receives;
-  } const cases[] = {{2, 100'000, 4096},     {256, 100'000, 4096}, {258, 100'000, 257 * 16},
-                     {5000, 100'000, 65536}, {5000, 32767, 32767}, {2, 512, 512}};
-  for (const auto& [count, offered, receives] : cases) {
-    CAPTURE(count);
-    CAPTURE(offered);
-    Adapters adapters;
-    adapters.left.limits.max_srq_wr = offered;
-    Ranks ranks(count);
-    ranks.open(0, "left");
-    CHECK(adapters.left.receives == receives);
-    CHECK(static_cast<std::size_t>(adapters.left.largest_queue) >= 2 * receives);
   }
 }
 

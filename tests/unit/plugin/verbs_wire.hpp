@@ -93,7 +93,6 @@ class MemoryWire final : public Wire {
     const auto kind = static_cast<Kind>(write.immediate >> 30);
     if (kind == Kind::ring) ring_bytes += write.data.size();
     if (kind == Kind::placed) placed_bytes += write.data.size();
-    if (kind == Kind::control) ++controls;
     return {at, ++queue.count};
   }
 
@@ -146,7 +145,7 @@ class MemoryWire final : public Wire {
   std::size_t queues() const { return queues_.size(); }
 
   bool is_blocked = false;
-  std::size_t ring_bytes = 0, placed_bytes = 0, controls = 0;  // posted
+  std::size_t ring_bytes = 0, placed_bytes = 0;  // posted
 
  private:
   struct Posted {

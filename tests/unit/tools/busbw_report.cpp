@@ -3,7 +3,6 @@
 // all_reduce_perf and its siblings. The code of the readers was written for this test.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -189,15 +188,6 @@ TEST_CASE("statistics of single operations") {
   CHECK(one.p50 == 3);
   CHECK(one.p99 == 3);
   CHECK(one.cv_percent() == 0);
-}
-
-TEST_CASE("numbers keep to their width") {
-  CHECK(short_number(1.005, 7) == "1.00");
-  CHECK(short_number(9999.99, 7) == "9999.99");
-  CHECK(short_number(99999.99, 7) == "100000");
-  CHECK(short_number(12345.67, 7) == "12345.7");
-  CHECK(short_number(12345678, 7) == "1.2e+07");
-  CHECK(human_bytes(1536) == "1.5 KiB");
 }
 
 TEST_CASE("expectations name the rows below") {

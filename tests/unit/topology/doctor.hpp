@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,11 +57,26 @@ inline Finding the_finding(const Topology& topology, std::string_view id) {
   return the_finding(atoll::diagnose(topology), id);
 }
 
-inline bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
+using Strings = std::vector<std::string>;
+
+// Expects exactly one finding of the check with this id, whose line has all `words`. Subjects are
+// not compared if there are none.
+inline void expect_finding(const Diagnosis& diagnosis, std::string_view id,
+                           std::optional<Severity> severity, const Strings& subjects,
+                           const Strings& words) {
+  CAPTURE(std::string(id));
+  const Finding finding = the_finding(diagnosis, id);
+  if (severity) CHECK(finding.severity == *severity);
+  if (!subjects.empty()) CHECK(finding.subjects == subjects);
+  const std::string line = atoll::to_line(finding);
+  for (const std::string& word : words) CHECK_MESSAGE(contains(line, word), line);
 }
 
-using Strings = std::vector<std::string>;
+inline void expect_finding(const Topology& topology, std::string_view id,
+                           std::optional<Severity> severity, const Strings& subjects,
+                           const Strings& words) {
+  expect_finding(atoll::diagnose(topology), id, severity, subjects, words);
+}
 
 inline void set(atoll::Facts& facts, std::string_view name, std::string_view value) {
   facts.insert_or_assign(std::string(name), std::string(value));
@@ -115,6 +131,17 @@ inline Topology cluster(int hosts, int gpus = 4) {
     gpu.model = "NVIDIA H100 80GB HBM3";
     gpu.package = gpu.numa;
   }
+  return topology;
+}
+
+// Returns a host on which the check with this id has no finding, because `set` (set_gpus, set_nics
+// or set_hosts) has given the fact this value. Without the fact, the check must not run.
+inline Topology ok_with(const auto& set, std::string_view id, std::string_view fact,
+                        std::string_view good) {
+  Topology topology = cluster(1);
+  CHECK(state_of(topology, id) == "no source provides " + std::string(fact));
+  set(topology, fact, good);
+  CHECK(state_of(topology, id) == "ok");
   return topology;
 }
 

@@ -3,18 +3,7 @@
 
 namespace fact = atoll::fact;
 using atoll::diagnose;
-using machines::Finding;
-using machines::found_in;
-using machines::has;
-using machines::set;
-using machines::set_gpus;
-using machines::set_hosts;
-using machines::set_nics;
-using machines::Severity;
-using machines::state_of;
-using machines::Strings;
-using machines::the_finding;
-using machines::Topology;
+using namespace machines;
 
 namespace {
 
@@ -42,18 +31,15 @@ TEST_CASE("pcie_width: lanes that are missing, with the bandwidth lost") {
   // The GPU is idle, so its link speed is low as well. The low speed must not count as a fault, but
   // the missing lanes must.
   set_link(topology.gpus[1].facts, "2.5", "32", "8", "16");
-  const Finding finding = the_finding(topology, "pcie_width");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/gpu1"});
-  CHECK(finding.evidence == "the PCIe link has 8 of 16 lanes");
-  CHECK(finding.consequence == "the link carries 31.5 of 63 GB/s");
-  CHECK(has(finding.fix, "lspci -vv -s 0000:11:00.0 "));
+  expect_finding(topology, "pcie_width", Severity::warning, {"a/gpu1"},
+                 {"the PCIe link has 8 of 16 lanes", "the link carries 31.5 of 63 GB/s",
+                  "lspci -vv -s 0000:11:00.0 "});
 }
 
 TEST_CASE("pcie_width: a link of unknown maximum, and an emulated one, are not judged") {
   Topology topology = machines::cluster(1);
   set_gpus(topology, fact::pci_width, "8");
-  CHECK(has(state_of(topology, "pcie_width"), "no source provides pci.width_max"));
+  CHECK(contains(state_of(topology, "pcie_width"), "no source provides pci.width_max"));
   for (auto& gpu : topology.gpus) set_link(gpu.facts, "2.5", "2.5", "1", "16");
   topology.nics.clear();
   set_hosts(topology, fact::virtual_machine, "yes");
@@ -68,25 +54,18 @@ TEST_CASE("pcie_speed: idle devices are information, a NIC whose port is faster 
   Topology topology = with_links();
   CHECK(state_of(topology, "pcie_speed") == "ok");
   set_link(topology.gpus[0].facts, "2.5", "32", "16", "16");
-  Finding finding = the_finding(topology, "pcie_speed");
-  CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence == "the PCIe link runs at 2.5 of 32 GT/s");
-  CHECK(has(finding.consequence, "idle"));
+  expect_finding(topology, "pcie_speed", Severity::info, {},
+                 {"the PCIe link runs at 2.5 of 32 GT/s", "idle"});
   set_link(topology.gpus[0].facts, "32", "32", "16", "16");
   set_link(topology.nics[2].facts, "16", "32", "16", "16");
-  finding = the_finding(topology, "pcie_speed");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/mlx5_2"});
-  CHECK(finding.consequence == "the link carries 31.5 GB/s, but the port 50 GB/s");
+  expect_finding(topology, "pcie_speed", Severity::warning, {"a/mlx5_2"},
+                 {"the link carries 31.5 GB/s, but the port 50 GB/s"});
   topology.nics[2].rate_gbit_s = 200;
   CHECK(the_finding(topology, "pcie_speed").severity == Severity::info);
 }
 
 TEST_CASE("pcie_replays: a few are usual, many are not") {
-  Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "pcie_replays") == "no source provides pci.replays");
-  set_gpus(topology, fact::pci_replays, "0");
-  CHECK(state_of(topology, "pcie_replays") == "ok");
+  Topology topology = ok_with(set_gpus, "pcie_replays", fact::pci_replays, "0");
   set(topology.gpus[0].facts, fact::pci_replays, "2");
   CHECK(the_finding(topology, "pcie_replays").severity == Severity::info);
   set(topology.gpus[1].facts, fact::pci_replays, "4321");
@@ -108,15 +87,11 @@ TEST_CASE("acs: bridges that redirect are named once") {
   // this bridge, so the bridge redirects nothing.
   set(topology.gpus[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:02.0");
   set(topology.nics[0].facts, fact::pci_acs, "00000000:00:01.0 00000000:00:03.0");
-  const Finding finding = the_finding(topology, "acs");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/gpu0", "a/mlx5_0"});
-  CHECK(finding.evidence ==
-        "ACS redirects the traffic of these devices at 2 PCIe bridges: 00000000:00:02.0 and "
-        "00000000:00:03.0");
-  CHECK(has(finding.fix, "ECAP_ACS+0x6.w=0000"));
+  expect_finding(
+      topology, "acs", Severity::warning, {"a/gpu0", "a/mlx5_0"},
+      {"ACS redirects the traffic of these devices at 2 PCIe bridges", "ECAP_ACS+0x6.w=0000"});
   set_hosts(topology, fact::virtual_machine, "yes");
-  CHECK(has(state_of(topology, "acs"), "a virtual machine needs ACS"));
+  CHECK(contains(state_of(topology, "acs"), "a virtual machine needs ACS"));
 }
 
 TEST_CASE("acs: bridges that are not between a GPU and a NIC do no harm") {
@@ -154,106 +129,74 @@ TEST_CASE("iommu: translation is a warning, but not on Grace") {
   set(topology.hosts[0].facts, fact::iommu, "passthrough");
   CHECK(state_of(topology, "iommu") == "ok");
   set(topology.hosts[1].facts, fact::iommu, "translated");
-  const Finding finding = the_finding(topology, "iommu");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"b"});
-  CHECK(has(finding.fix, "iommu=pt"));
+  expect_finding(topology, "iommu", Severity::warning, {"b"}, {"iommu=pt"});
   for (auto& gpu : topology.gpus) gpu.model = "NVIDIA GB200";
   CHECK(state_of(topology, "iommu") == "ok");
 }
 
 TEST_CASE("ats: matters where addresses are translated, or in a virtual machine") {
-  Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "ats") == "no source provides pci.ats");
-  set_nics(topology, fact::pci_ats, "no");
-  CHECK(state_of(topology, "ats") == "ok");
+  Topology topology = ok_with(set_nics, "ats", fact::pci_ats, "no");
   set_hosts(topology, fact::iommu, "translated");
   const Finding finding = the_finding(topology, "ats");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects.size() == 4);
-  CHECK(has(finding.fix, "mlxconfig -d 0000:a0:00.0 set ATS_ENABLED=true"));
+  CHECK(contains(finding.fix, "mlxconfig -d 0000:a0:00.0 set ATS_ENABLED=true"));
   for (auto& nic : topology.nics) nic.busid = "";
-  CHECK(has(the_finding(topology, "ats").fix, "mlxconfig set ATS_ENABLED=true"));
+  CHECK(contains(the_finding(topology, "ats").fix, "mlxconfig set ATS_ENABLED=true"));
   set_nics(topology, fact::pci_ats, "yes");
   CHECK(state_of(topology, "ats") == "ok");
 }
 
 TEST_CASE("max_read_request: small requests on fast ports, and what the others have") {
-  Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "max_read_request") == "no source provides pci.max_read_request");
-  set_nics(topology, fact::pci_max_read_request, "4096");
-  CHECK(state_of(topology, "max_read_request") == "ok");
+  Topology topology = ok_with(set_nics, "max_read_request", fact::pci_max_read_request, "4096");
   set(topology.nics[1].facts, fact::pci_max_read_request, "512");
-  const Finding finding = the_finding(topology, "max_read_request");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/mlx5_1"});
-  CHECK(finding.evidence == "the NIC reads at most 512 bytes at once, but other NICs read 4096");
-  CHECK(has(finding.fix, "setpci -s 0000:a1:00.0 CAP_EXP+8.w=5000:7000"));
+  expect_finding(topology, "max_read_request", Severity::warning, {"a/mlx5_1"},
+                 {"the NIC reads at most 512 bytes at once, but other NICs read 4096",
+                  "setpci -s 0000:a1:00.0 CAP_EXP+8.w=5000:7000"});
   topology.nics[1].rate_gbit_s = 100;
   CHECK(the_finding(topology, "max_read_request").severity == Severity::info);
   set_hosts(topology, fact::virtual_machine, "yes");
-  CHECK(has(state_of(topology, "max_read_request"), "virtual function"));
+  CHECK(contains(state_of(topology, "max_read_request"), "virtual function"));
 }
 
 TEST_CASE("relaxed_ordering: off in the device, or in NCCL's settings") {
-  Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "relaxed_ordering") == "no source provides pci.relaxed_ordering");
-  set_nics(topology, fact::pci_relaxed_ordering, "yes");
-  CHECK(state_of(topology, "relaxed_ordering") == "ok");
+  Topology topology = ok_with(set_nics, "relaxed_ordering", fact::pci_relaxed_ordering, "yes");
   set(topology.nics[3].facts, fact::pci_relaxed_ordering, "no");
-  Finding finding = the_finding(topology, "relaxed_ordering");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/mlx5_3"});
+  expect_finding(topology, "relaxed_ordering", Severity::warning, {"a/mlx5_3"}, {});
   set_nics(topology, fact::pci_relaxed_ordering, "yes");
   set_hosts(topology, "nccl.conf.NCCL_IB_PCI_RELAXED_ORDERING", "0");
-  finding = the_finding(topology, "relaxed_ordering");
-  CHECK(finding.subjects == Strings{"a"});
-  CHECK(finding.evidence == "NCCL_IB_PCI_RELAXED_ORDERING is 0 (nccl.conf)");
+  expect_finding(topology, "relaxed_ordering", std::nullopt, {"a"},
+                 {"NCCL_IB_PCI_RELAXED_ORDERING is 0 (nccl.conf)"});
 }
 
 TEST_CASE("mig: on, with its instances") {
-  Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "mig") == "no source provides mig");
-  set_gpus(topology, fact::mig, "no");
-  CHECK(state_of(topology, "mig") == "ok");
+  Topology topology = ok_with(set_gpus, "mig", fact::mig, "no");
   set(topology.gpus[0].facts, fact::mig, "yes");
   topology.gpus[0].partitions = {"MIG-1", "MIG-2"};
-  const Finding finding = the_finding(topology, "mig");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/gpu0"});
-  CHECK(finding.evidence == "MIG is on, with 2 instances");
-  CHECK(has(finding.fix, "nvidia-smi -i 0 -mig 0"));
+  expect_finding(topology, "mig", Severity::warning, {"a/gpu0"},
+                 {"MIG is on, with 2 instances", "nvidia-smi -i 0 -mig 0"});
 }
 
 TEST_CASE("ecc_remap: pending is a warning, failed an error") {
   Topology topology = machines::cluster(1);
-  CHECK(has(state_of(topology, "ecc_remap"), "no source provides ecc.remap_pending"));
+  CHECK(contains(state_of(topology, "ecc_remap"), "no source provides ecc.remap_pending"));
   set_gpus(topology, fact::ecc_remap_pending, "no");
   set_gpus(topology, fact::ecc_remap_failed, "no");
   CHECK(state_of(topology, "ecc_remap") == "ok");
   set(topology.gpus[1].facts, fact::ecc_remap_pending, "yes");
-  Finding finding = the_finding(topology, "ecc_remap");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/gpu1"});
-  CHECK(has(finding.fix, "nvidia-smi -r -i 1"));
+  expect_finding(topology, "ecc_remap", Severity::warning, {"a/gpu1"}, {"nvidia-smi -r -i 1"});
   set_gpus(topology, fact::ecc_remap_pending, "no");
   set(topology.gpus[2].facts, fact::ecc_remap_failed, "yes");
-  finding = the_finding(topology, "ecc_remap");
-  CHECK(finding.severity == Severity::error);
-  CHECK(finding.subjects == Strings{"a/gpu2"});
+  expect_finding(topology, "ecc_remap", Severity::error, {"a/gpu2"}, {});
 }
 
 TEST_CASE("throttle: heat is trouble, a power cap alone is not") {
-  Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "throttle") == "no source provides throttle");
-  set_gpus(topology, fact::throttle, "none");
-  CHECK(state_of(topology, "throttle") == "ok");
+  Topology topology = ok_with(set_gpus, "throttle", fact::throttle, "none");
   set(topology.gpus[0].facts, fact::throttle, "power_cap");
   CHECK(the_finding(topology, "throttle").severity == Severity::info);
   set(topology.gpus[0].facts, fact::throttle, "power_cap thermal");
-  const Finding finding = the_finding(topology, "throttle");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "clocks are reduced: power_cap, thermal");
+  expect_finding(topology, "throttle", Severity::warning, {},
+                 {"clocks are reduced: power_cap, thermal"});
 }
 
 TEST_CASE("power_cap: a limit below the default") {
@@ -263,17 +206,12 @@ TEST_CASE("power_cap: a limit below the default") {
   set_gpus(topology, fact::power_default_w, "700");
   CHECK(state_of(topology, "power_cap") == "ok");
   set(topology.gpus[3].facts, fact::power_limit_w, "400");
-  const Finding finding = the_finding(topology, "power_cap");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "the power limit is 400 W, but 700 W by default");
-  CHECK(has(finding.fix, "nvidia-smi -i 3 -pl 700"));
+  expect_finding(topology, "power_cap", Severity::warning, {},
+                 {"the power limit is 400 W, but 700 W by default", "nvidia-smi -i 3 -pl 700"});
 }
 
 TEST_CASE("persistence: off is information") {
-  Topology topology = machines::cluster(1);
-  CHECK(state_of(topology, "persistence") == "no source provides persistence");
-  set_gpus(topology, fact::persistence, "yes");
-  CHECK(state_of(topology, "persistence") == "ok");
+  Topology topology = ok_with(set_gpus, "persistence", fact::persistence, "yes");
   set_gpus(topology, fact::persistence, "no");
   const Finding finding = the_finding(topology, "persistence");
   CHECK(finding.severity == Severity::info);
@@ -284,8 +222,8 @@ TEST_CASE("fix: a command names the first device, and no name that a shell would
   Topology topology = machines::cluster(1);
   topology.gpus[0].index = -1;
   set_gpus(topology, fact::mig, "yes");
-  CHECK(has(the_finding(topology, "mig").fix, "nvidia-smi -i 0000:10:00.0 -mig 0"));
+  CHECK(contains(the_finding(topology, "mig").fix, "nvidia-smi -i 0000:10:00.0 -mig 0"));
   for (auto& nic : topology.nics) nic.name = "mlx5;reboot", nic.state = "down";
   for (const Finding& finding : found_in(diagnose(topology), "port_down"))
-    CHECK_FALSE(has(finding.fix, "reboot"));
+    CHECK_FALSE(contains(finding.fix, "reboot"));
 }

@@ -3,33 +3,15 @@
 
 namespace fact = atoll::fact;
 using atoll::diagnose;
-using machines::cluster;
-using machines::Finding;
-using machines::found_in;
-using machines::has;
-using machines::set;
-using machines::set_gpus;
-using machines::set_hosts;
-using machines::set_nics;
-using machines::Severity;
-using machines::state_of;
-using machines::Strings;
-using machines::the_finding;
-using machines::Topology;
+using namespace machines;
 
 TEST_CASE("port_down: an error where it is a GPU's nearest NIC") {
   Topology topology = cluster(1);
   CHECK(state_of(topology, "port_down") == "ok");
   topology.nics[2].state = "down";
   topology.nics[2].rate_gbit_s.reset();
-  const Finding finding = the_finding(topology, "port_down");
-  CHECK(finding.severity == Severity::error);
-  CHECK(finding.subjects == Strings{"a/mlx5_2"});
-  CHECK(finding.evidence == "the port is down");
-  CHECK(finding.consequence ==
-        "this is the nearest NIC of 1 GPU, which must send through farther NICs; 3 of 4 ports of "
-        "this kind on the host are active, with 150 of 200 GB/s");
-  CHECK(has(finding.fix, "ibstat mlx5_2 1"));
+  expect_finding(topology, "port_down", Severity::error, {"a/mlx5_2"},
+                 {"the port is down", "this is the nearest NIC of 1 GPU", "ibstat mlx5_2 1"});
   set(topology.nics[2].facts, fact::phys_state, "polling");
   CHECK(the_finding(topology, "port_down").evidence ==
         "the port is down (polling: no device answers)");
@@ -42,9 +24,7 @@ TEST_CASE("port_down: a warning where another port is as near, information for s
   machines::add_port(topology, "a", 2).state = "down";
   topology.nics.back().name = "mlx5_2:2";
   topology.nics.back().id = "a/mlx5_2:2";
-  Finding finding = the_finding(topology, "port_down");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(has(finding.fix, "ibstat mlx5_2 2"));
+  expect_finding(topology, "port_down", Severity::warning, {}, {"ibstat mlx5_2 2"});
   topology.nics.back().name = "p1p1";
   topology.nics.back().layer = "ethernet";
   set(topology.nics.back().facts, fact::netdev, "p1p1");
@@ -64,7 +44,7 @@ TEST_CASE("port_initialising: no subnet manager") {
   CHECK(findings[0].severity == Severity::error);
   CHECK(findings[0].evidence == "the port is init (no subnet manager has configured it)");
   CHECK(findings[1].evidence == "the port is armed");
-  CHECK(has(findings[0].fix, "opensm"));
+  CHECK(contains(findings[0].fix, "opensm"));
   topology.nics.clear();
   CHECK(state_of(topology, "port_initialising") == "no NICs");
 }
@@ -73,17 +53,14 @@ TEST_CASE("port_slow: slower or narrower than its peers") {
   Topology topology = cluster(4);
   CHECK(state_of(topology, "port_slow") == "ok");
   topology.nics[5].rate_gbit_s = 200;
-  Finding finding = the_finding(topology, "port_slow");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"b/mlx5_1"});
-  CHECK(finding.evidence == "the port runs at 200 Gbit/s, 3 peers have 400");
-  CHECK(has(finding.consequence, "carries 25 of 50 GB/s"));
+  expect_finding(topology, "port_slow", Severity::warning, {"b/mlx5_1"},
+                 {"the port runs at 200 Gbit/s, 3 peers have 400", "carries 25 of 50 GB/s"});
   topology.nics[5].rate_gbit_s = 400;
   set_nics(topology, fact::width, "4");
   set(topology.nics[0].facts, fact::width, "2");
-  finding = the_finding(topology, "port_slow");
-  CHECK(finding.evidence == "the port has 2 lanes, 3 peers have 4");
-  CHECK(finding.consequence == "the port has 50 % of its peers' bandwidth");
+  expect_finding(
+      topology, "port_slow", std::nullopt, {},
+      {"the port has 2 lanes, 3 peers have 4", "the port has 50 % of its peers' bandwidth"});
 }
 
 TEST_CASE("port_slow: a port that no GPU uses is information, and holds up no rails") {
@@ -91,11 +68,8 @@ TEST_CASE("port_slow: a port that no GPU uses is information, and holds up no ra
   topology.nics[3].rate_gbit_s = 200;
   CHECK(the_finding(topology, "port_slow").severity == Severity::warning);
   topology.gpus.pop_back();
-  const Finding finding = the_finding(topology, "port_slow");
-  CHECK(finding.severity == Severity::info);
-  CHECK(finding.subjects == Strings{"a/mlx5_3"});
-  CHECK(finding.consequence ==
-        "the port carries 25 of 50 GB/s, and no GPU sends through this port");
+  expect_finding(topology, "port_slow", Severity::info, {"a/mlx5_3"},
+                 {"the port carries 25 of 50 GB/s, and no GPU sends through this port"});
 }
 
 TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
@@ -120,14 +94,12 @@ TEST_CASE("link_errors: the counters, of the first few ports") {
   set_nics(topology, fact::errors, "none");
   CHECK(state_of(topology, "link_errors") == "ok");
   set(topology.nics[0].facts, fact::errors, "symbol_error 12, link_downed 3");
-  Finding finding = the_finding(topology, "link_errors");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/mlx5_0"});
-  CHECK(finding.evidence == "a/mlx5_0: symbol_error 12, link_downed 3");
+  expect_finding(topology, "link_errors", Severity::warning, {"a/mlx5_0"},
+                 {"a/mlx5_0: symbol_error 12, link_downed 3"});
   set_nics(topology, fact::errors, "symbol_error 1");
-  finding = the_finding(topology, "link_errors");
+  const Finding finding = the_finding(topology, "link_errors");
   CHECK(finding.subjects.size() == 8);
-  CHECK(has(finding.evidence, "a/mlx5_2: symbol_error 1; and 5 more"));
+  CHECK(contains(finding.evidence, "a/mlx5_2: symbol_error 1; and 5 more"));
 }
 
 TEST_CASE("mtu_differs: the odd ones out") {
@@ -136,10 +108,8 @@ TEST_CASE("mtu_differs: the odd ones out") {
   set_nics(topology, fact::mtu, "4096");
   CHECK(state_of(topology, "mtu_differs") == "ok");
   set(topology.nics[1].facts, fact::mtu, "2048");
-  const Finding finding = the_finding(topology, "mtu_differs");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"b/mlx5_0"});
-  CHECK(finding.evidence == "the MTU is 2048, 2 peers have 4096");
+  expect_finding(topology, "mtu_differs", Severity::warning, {"b/mlx5_0"},
+                 {"the MTU is 2048, 2 peers have 4096"});
 }
 
 TEST_CASE("firmware_differs: among like NICs only") {
@@ -148,11 +118,8 @@ TEST_CASE("firmware_differs: among like NICs only") {
   set_nics(topology, fact::firmware, "28.39.1002");
   CHECK(state_of(topology, "firmware_differs") == "ok");
   set(topology.nics[2].facts, fact::firmware, "28.36.1010");
-  const Finding finding = the_finding(topology, "firmware_differs");
-  CHECK(finding.severity == Severity::info);
-  CHECK(finding.subjects == Strings{"c/mlx5_0"});
-  CHECK(finding.evidence ==
-        "the NIC has firmware 28.36.1010, but 2 NICs of the same type have 28.39.1002");
+  expect_finding(topology, "firmware_differs", Severity::info, {"c/mlx5_0"},
+                 {"the NIC has firmware 28.36.1010"});
   // This is the firmware of another type of adapter, so the versions may differ.
   set(topology.nics[2].facts, fact::firmware, "20.36.1010");
   CHECK(state_of(topology, "firmware_differs") == "ok");
@@ -175,9 +142,7 @@ TEST_CASE("roce_gid: no routable address, or another one chosen") {
         "NCCL_IB_GID_INDEX is 1 (environment), but the routable RoCE v2 address has index 3");
   set_hosts(topology, "env.NCCL_IB_GID_INDEX", "3");
   set(topology.nics[0].facts, fact::gid_roce_v2, "none");
-  finding = the_finding(topology, "roce_gid");
-  CHECK(finding.subjects == Strings{"a/mlx5_0"});
-  CHECK(has(finding.fix, "show_gids mlx5_0"));
+  expect_finding(topology, "roce_gid", std::nullopt, {"a/mlx5_0"}, {"show_gids mlx5_0"});
 }
 
 TEST_CASE("gpudirect: neither module nor dma-buf") {
@@ -188,10 +153,7 @@ TEST_CASE("gpudirect: neither module nor dma-buf") {
   set_hosts(topology, fact::dma_buf, "yes");
   CHECK(state_of(topology, "gpudirect") == "ok");
   set_hosts(topology, fact::dma_buf, "no");
-  const Finding finding = the_finding(topology, "gpudirect");
-  CHECK(finding.severity == Severity::error);
-  CHECK(finding.subjects == Strings{"a"});
-  CHECK(has(finding.fix, "modprobe nvidia_peermem"));
+  expect_finding(topology, "gpudirect", Severity::error, {"a"}, {"modprobe nvidia_peermem"});
   topology.nics.clear();
   CHECK(state_of(topology, "gpudirect") == "no host with GPUs and RDMA NICs");
 }
@@ -226,10 +188,7 @@ Topology lopsided() {
 
 TEST_CASE("nic_far: the nearest usable NIC on another socket") {
   const Topology topology = lopsided();
-  const Finding finding = the_finding(topology, "nic_far");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/gpu2", "a/gpu3"});
-  CHECK(has(finding.evidence, "mlx5_0"));
+  expect_finding(topology, "nic_far", Severity::warning, {"a/gpu2", "a/gpu3"}, {"mlx5_0"});
   Topology near = cluster(1);
   for (std::size_t i = 0; i < 4; ++i) near.nics[i].package = near.gpus[i].package;
   CHECK(state_of(near, "nic_far") == "ok");
@@ -252,19 +211,17 @@ TEST_CASE("nic_far: a stated distance counts where no source shows the sockets")
     topology.paths.push_back({.a = machines::gpu("a", i),
                               .b = "a/mlx5_0",
                               .level = i == 1 ? atoll::PathLevel::phb : atoll::PathLevel::sys});
-  const Finding finding = the_finding(topology, "nic_far");
-  CHECK(finding.subjects == Strings{"a/gpu0", "a/gpu2", "a/gpu3"});
-  CHECK(has(finding.evidence, "mlx5_0, is on another socket or NUMA node (SYS)"));
+  expect_finding(topology, "nic_far", std::nullopt, {"a/gpu0", "a/gpu2", "a/gpu3"},
+                 {"mlx5_0, is on another socket or NUMA node (SYS)"});
   topology.hosts[0].packages = 1;
   CHECK(state_of(topology, "nic_far") == "ok");
 }
 
 TEST_CASE("nic_shared: GPUs on one NIC, with the share of each") {
-  const Finding finding = the_finding(lopsided(), "nic_shared");
-  CHECK(finding.severity == Severity::info);
-  CHECK(finding.subjects == Strings{"a/mlx5_0", "a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3"});
-  CHECK(finding.evidence == "4 GPUs (gpu0, gpu1, gpu2 and gpu3) share one NIC (mlx5_0)");
-  CHECK(finding.consequence == "each GPU gets 12.5 of 50 GB/s when all of them send at once");
+  expect_finding(lopsided(), "nic_shared", Severity::info,
+                 {"a/mlx5_0", "a/gpu0", "a/gpu1", "a/gpu2", "a/gpu3"},
+                 {"4 GPUs (gpu0, gpu1, gpu2 and gpu3) share one NIC (mlx5_0)",
+                  "each GPU gets 12.5 of 50 GB/s when all of them send at once"});
   CHECK(state_of(cluster(1), "nic_shared") == "ok");
   Topology without = cluster(1);
   without.nics.clear();
@@ -274,20 +231,15 @@ TEST_CASE("nic_shared: GPUs on one NIC, with the share of each") {
 TEST_CASE("nic_shared: ports of one adapter") {
   Topology topology = cluster(1);
   topology.nics[0].adapter = topology.nics[1].adapter = "0x1234";
-  const Finding finding = the_finding(topology, "nic_shared");
-  CHECK(finding.subjects == Strings{"a/mlx5_0", "a/mlx5_1", "a/gpu0", "a/gpu1"});
-  CHECK(finding.evidence ==
-        "2 GPUs (gpu0 and gpu1) share 2 ports of one adapter (mlx5_0 and mlx5_1)");
+  expect_finding(topology, "nic_shared", std::nullopt, {"a/mlx5_0", "a/mlx5_1", "a/gpu0", "a/gpu1"},
+                 {"2 GPUs (gpu0 and gpu1) share 2 ports of one adapter (mlx5_0 and"});
 }
 
 TEST_CASE("rails_assumed: until a file names the leaves") {
   CHECK(state_of(cluster(1), "rails_assumed") == "only one host: rails connect several hosts");
   Topology topology = cluster(3);
-  const Finding finding = the_finding(topology, "rails_assumed");
-  CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence ==
-        "the leaf switches of 12 of 12 NICs are unknown; 4 rails per host are assumed by position");
-  CHECK(has(finding.fix, "--fabric"));
+  expect_finding(topology, "rails_assumed", Severity::info, {},
+                 {"the leaf switches of 12 of 12 NICs are unknown", "--fabric"});
   for (auto& nic : topology.nics) set(nic.facts, fact::leaf, "leaf " + nic.name);
   CHECK(state_of(topology, "rails_assumed") == "ok");
   topology.nics.clear();

@@ -5,20 +5,7 @@ namespace fact = atoll::fact;
 using atoll::diagnose;
 using atoll::MeshPlan;
 using atoll::RankSite;
-using machines::CheckStatus;
-using machines::cluster;
-using machines::Diagnosis;
-using machines::Finding;
-using machines::found_in;
-using machines::gpu;
-using machines::has;
-using machines::set;
-using machines::set_hosts;
-using machines::Severity;
-using machines::state_of;
-using machines::Strings;
-using machines::the_finding;
-using machines::Topology;
+using namespace machines;
 
 namespace {
 
@@ -46,10 +33,8 @@ TEST_CASE("ranks_share_gpu: whole GPUs and partitions") {
   auto ranks = one_a_gpu(topology);
   CHECK(state_of(diagnose(topology, ranks), "ranks_share_gpu") == "ok");
   ranks[2].gpu = ranks[3].gpu = gpu("a", 0);
-  const Finding finding = the_finding(diagnose(topology, ranks), "ranks_share_gpu");
-  CHECK(finding.severity == Severity::error);
-  CHECK(finding.subjects == Strings{"rank 0", "rank 2", "rank 3", "a/gpu0"});
-  CHECK(finding.evidence == "ranks 0, 2-3 use a/gpu0");
+  expect_finding(diagnose(topology, ranks), "ranks_share_gpu", Severity::error,
+                 {"rank 0", "rank 2", "rank 3", "a/gpu0"}, {"ranks 0, 2-3 use a/gpu0"});
   ranks[0].partition = "MIG-1", ranks[2].partition = "MIG-2", ranks[3].partition = "MIG-3";
   CHECK(state_of(diagnose(topology, ranks), "ranks_share_gpu") == "ok");
   ranks[3].partition = "MIG-1";
@@ -63,10 +48,9 @@ TEST_CASE("rank_off_socket: bound to another socket than the GPU's") {
   auto ranks = one_a_gpu(topology);
   CHECK(state_of(diagnose(topology, ranks), "rank_off_socket") == "ok");
   ranks[3].numa = 0;
-  const Finding finding = the_finding(diagnose(topology, ranks), "rank_off_socket");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"rank 3", "a/gpu3"});
-  CHECK(finding.evidence == "the rank runs on NUMA node 0 of socket 0, its GPU is on socket 1");
+  expect_finding(diagnose(topology, ranks), "rank_off_socket", Severity::warning,
+                 {"rank 3", "a/gpu3"},
+                 {"the rank runs on NUMA node 0 of socket 0, its GPU is on socket 1"});
   for (RankSite& rank : ranks) rank.numa = -1;
   CHECK(state_of(diagnose(topology, ranks), "rank_off_socket") ==
         "no rank is bound to one NUMA node");
@@ -95,12 +79,10 @@ TEST_CASE("ranks_share_core: bound to the same core, or to sets that overlap") {
   };
   CHECK(state_of(diagnose(topology, ranks), "ranks_share_core") == "no rank reports its CPUs");
   CHECK(state_of(cpus({{0, 1}, {2, 3}, {4, 5}, {6, 7}}), "ranks_share_core") == "ok");
-  Finding finding = the_finding(cpus({{0, 1}, {0, 1}, {4, 5}, {6, 7}}), "ranks_share_core");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"rank 0", "rank 1"});
-  CHECK(finding.evidence == "ranks 0-1 on a share 2 hardware threads");
-  finding = the_finding(cpus({{0, 1}, {2, 3}, {3, 4}, {4, 5}}), "ranks_share_core");
-  CHECK(finding.evidence == "ranks 1-3 on a share 4 hardware threads");
+  expect_finding(cpus({{0, 1}, {0, 1}, {4, 5}, {6, 7}}), "ranks_share_core", Severity::warning,
+                 {"rank 0", "rank 1"}, {"ranks 0-1 on a share 2 hardware threads"});
+  expect_finding(cpus({{0, 1}, {2, 3}, {3, 4}, {4, 5}}), "ranks_share_core", std::nullopt, {},
+                 {"ranks 1-3 on a share 4 hardware threads"});
 }
 
 TEST_CASE("ranks_share_core: a socket that is shared by design, and ranks that are not bound") {
@@ -127,23 +109,18 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   CHECK(state_of(diagnose(topology, ranks, &plan), "shard_not_island") == "ok");
 
   plan = mesh(1, 8);
-  Finding finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
-  CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence ==
-        "groups that cross islands: 1 of 1 shard group; one group spans up to 2 islands");
-  CHECK(has(finding.consequence, "50 instead of 450 GB/s per GPU"));
+  expect_finding(
+      diagnose(topology, ranks, &plan), "shard_not_island", Severity::info, {},
+      {"groups that cross islands: 1 of 1 shard group", "50 instead of 450 GB/s per GPU"});
 
   plan = mesh(2, 4);
   plan.order = {0, 1, 4, 5, 2, 3, 6, 7};
-  finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence ==
-        "groups that cross islands: 2 of 2 shard groups; one group spans up to 2 islands");
+  expect_finding(diagnose(topology, ranks, &plan), "shard_not_island", Severity::warning, {},
+                 {"groups that cross islands: 2 of 2 shard groups"});
 
   plan = mesh(4, 2);
-  finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
-  CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence == "the shard axis of 2 ranks covers only a part of 2 islands");
+  expect_finding(diagnose(topology, ranks, &plan), "shard_not_island", Severity::info, {},
+                 {"the shard axis of 2 ranks covers only a part of 2 islands"});
 
   const Topology plain = machines::cpus(2);
   const std::vector<RankSite> on_cpus{{"a", ""}, {"b", ""}};
@@ -179,7 +156,7 @@ TEST_CASE("mesh: a plan that does not fit the ranks is looked at as far as it go
   CHECK(machines::check_of(diagnose(topology, ranks, &plan), "shard_not_island").status ==
         CheckStatus::finding);
   plan = mesh(0, 0);
-  CHECK(has(state_of(diagnose(topology, ranks, &plan), "shard_not_island"), "no rank"));
+  CHECK(contains(state_of(diagnose(topology, ranks, &plan), "shard_not_island"), "no rank"));
 }
 
 TEST_CASE("hosts_differ: the odd ones out, for each feature") {

@@ -1,15 +1,14 @@
 // Tests of fabric files, which give the leaf switch of each NIC.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "facts.hpp"
+#include "unit/captured_tree.hpp"
 #include "unit/topology/machines.hpp"
 
 namespace {
@@ -18,24 +17,10 @@ using atoll::get_fact;
 using atoll::Topology;
 namespace fact = atoll::fact;
 
-// A temporary file that the destructor removes.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& text)
-      : path_(std::filesystem::temp_directory_path() /
-              ("atoll-fabric-" + std::to_string(::getpid()))) {
-    std::ofstream(path_, std::ios::binary) << text;
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
+struct TemporaryFile {
+  explicit TemporaryFile(const std::string& text) { folder.write("fabric", text); }
+  std::string path() const { return folder.path("fabric"); }
+  machines::CapturedTree folder;
 };
 
 void add_port(Topology& topology, const std::string& host, const std::string& name,

@@ -10,6 +10,7 @@
 #include "inspect/importers/importer.hpp"
 #include "unit/captured_tree.hpp"
 #include "unit/hwloc_machines.hpp"
+#include "unit/unit/topology/import.hpp"
 #include "unit/unit/topology/machines.hpp"
 
 using atoll::get_fact;
@@ -18,6 +19,7 @@ using atoll::IslandState;
 using atoll::Topology;
 using atoll::TopologyGpu;
 using atoll::TopologyNic;
+using topology_test::check_facts;
 namespace fact = atoll::fact;
 namespace sources = atoll::topology_sources;
 using namespace hwloc_machines;
@@ -79,9 +81,7 @@ TEST_CASE("hwloc: GPUs with and without NVML, and a graphics card that is no GPU
   CHECK(first.uuid == "GPU-0a");
   CHECK(first.index == 0);
   CHECK(first.numa == 0);
-  CHECK(get_fact(first.facts, fact::pci_device) == "10de:2330");
-  CHECK(get_fact(first.facts, fact::pci_class) == "0302");
-  CHECK_FALSE(first.facts.contains(fact::pci_gbyte_s));
+  check_facts(first.facts, "pci.device 10de:2330; pci.class 0302; pci.gbyte_s");
   CHECK(topology.gpus[1].model == "GH100 [H100 SXM5 80GB]");
   CHECK(topology.gpus[1].index == -1);
   // A model name that was derived from the PCI device id.
@@ -397,8 +397,7 @@ TEST_CASE("hwloc: NICs with state, layer and adapter") {
   CHECK(topology.nics[0].busid == "00000000:40:00.0");
   CHECK(topology.nics[0].layer == "infiniband");
   CHECK(topology.nics[0].state == "active");
-  CHECK(get_fact(topology.nics[0].facts, fact::node_guid) == "ab:40f");
-  CHECK(get_fact(topology.nics[0].facts, fact::pci_device) == "15b3:1021");
+  check_facts(topology.nics[0].facts, "node_guid ab:40f; pci.device 15b3:1021");
   CHECK_FALSE(topology.nics[0].rate_gbit_s);
   CHECK(topology.nics[1].layer == "ethernet");
   CHECK(topology.nics[1].state == "down");

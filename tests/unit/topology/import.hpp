@@ -1,13 +1,16 @@
-// Helpers of tests of importers.
+// Helpers of tests of importers and of other sources of topologies.
 #pragma once
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atoll/error.hpp"
 #include "atoll/topology.hpp"
+#include "facts.hpp"
 
 namespace topology_test {
 
@@ -27,6 +30,19 @@ inline std::vector<std::size_t> island_sizes(const atoll::Topology& topology) {
   std::vector<std::size_t> sizes;
   for (const auto& island : atoll::find_islands(topology)) sizes.push_back(island.gpus.size());
   return sizes;
+}
+
+// Expects facts such as "pci.width 8; mig no; xgmi.hive", each with its value, or absent if it has
+// no value here.
+inline void check_facts(const atoll::Facts& facts, std::string_view expected) {
+  while (!expected.empty()) {
+    const std::string_view one = expected.substr(0, expected.find("; "));
+    expected.remove_prefix(std::min(one.size() + 2, expected.size()));
+    const std::string_view name = one.substr(0, one.find(' '));
+    const std::string_view value = one.substr(std::min(name.size() + 1, one.size()));
+    CAPTURE(std::string(name));
+    CHECK(std::string(atoll::get_fact(facts, name)) == std::string(value));
+  }
 }
 
 }  // namespace topology_test

@@ -38,17 +38,6 @@ TEST_CASE("islands: bridged pairs") {
   CHECK(islands[0].gpu_gbyte_s == 100);
 }
 
-TEST_CASE("islands: a board of four, all pairs joined") {
-  Topology topology;
-  machines::add_host(topology, "a", 4, IslandState::known);
-  machines::join_all(topology, "a", {0, 1, 2, 3}, 6);
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{4});
-  CHECK(islands[0].uniform);
-  CHECK(islands[0].pair_gbyte_s == 150);
-  CHECK(islands[0].gpu_gbyte_s == 450);
-}
-
 TEST_CASE("islands: a connected set that is no clique has no rate for a pair") {
   Topology topology;
   machines::add_host(topology, "a", 4, IslandState::known);
@@ -160,16 +149,6 @@ TEST_CASE("islands: links to processors, over PCI and to itself join nothing") {
   CHECK(sizes(find_islands(topology)) == Sizes{2, 1, 1});
 }
 
-TEST_CASE("islands: xGMI is a fabric too") {
-  Topology topology;
-  machines::add_host(topology, "a", 2, IslandState::known);
-  machines::link(topology, gpu("a", 0), gpu("a", 1), 1, 64);
-  topology.links[0].type = "xgmi";
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{2});
-  CHECK(islands[0].fabric == "xgmi");
-}
-
 TEST_CASE("islands: a host without GPUs is one island of its CPUs") {
   Topology topology = machines::cpus(1);
   machines::add_switched(topology, "g", 2);
@@ -259,20 +238,6 @@ TEST_CASE("islands: a hive is a matter of one host") {
   for (const std::string host : {"a", "b"}) machines::add_host(topology, host, 2);
   for (auto& one : topology.gpus) one.facts["xgmi.hive"] = "0x5a";
   CHECK(sizes(find_islands(topology)) == Sizes{2, 2});
-}
-
-TEST_CASE("islands: links to GPUs that no source shows are never none") {
-  Topology topology;
-  machines::add_host(topology, "a", 2, IslandState::known);
-  for (int i = 0; i < 2; ++i)
-    topology.links.push_back({.a = gpu("a", i),
-                              .b = "a/unseen-00000000:99:00.0",
-                              .type = "nvlink_unseen",
-                              .count = 8,
-                              .gbyte_s = {}});
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{2});
-  CHECK(islands[0].state == IslandState::unknown);
 }
 
 TEST_CASE("links: more than a model has hang on a switch") {

@@ -10,6 +10,7 @@
 using atoll::Error;
 using atoll::ErrorCode;
 using atoll::Topology;
+using machines::contains;
 
 namespace {
 
@@ -22,10 +23,6 @@ std::string complaint(const std::string& text) {
     return error.what();
   }
   return "nothing";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 Topology full_machine() {
@@ -84,28 +81,6 @@ TEST_CASE("topology JSON: unknown members are skipped") {
       head + R"(, "later": {"deep": [1, {"x": null}]}, "hosts": [{"id": "a", "colour": 7}]})", "x");
   REQUIRE(topology.hosts.size() == 1);
   CHECK(topology.hosts[0].name == "a");
-}
-
-TEST_CASE("topology JSON: every prefix of a text is refused with its byte") {
-  const std::string text = full_machine().to_json();
-  for (std::size_t size = 0; size + 2 < text.size(); size += 7) {
-    const std::string what = complaint(text.substr(0, size));
-    CHECK_MESSAGE(contains(what, "node.json: byte "), what);
-  }
-}
-
-TEST_CASE("topology JSON: single damaged bytes never break anything but the text") {
-  const std::string text = full_machine().to_json();
-  for (std::size_t at = 0; at < text.size(); at += 11)
-    for (const char byte : {'\0', '\xff', '{', '"', '9'}) {
-      std::string damaged = text;
-      damaged[at] = byte;
-      try {
-        find_islands(Topology::from_json(damaged, "damaged"));
-      } catch (const Error& error) {
-        CHECK(error.code() == ErrorCode::bad_data);
-      }
-    }
 }
 
 TEST_CASE("topology JSON: complaints name source, byte and path") {

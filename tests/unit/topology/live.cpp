@@ -11,11 +11,13 @@
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
 #include "unit/captured_tree.hpp"
+#include "unit/unit/topology/import.hpp"
 #include "unit/unit/topology/machines.hpp"
 
 using atoll::get_fact;
 using atoll::Island;
 using atoll::Topology;
+using topology_test::check_facts;
 namespace fact = atoll::fact;
 namespace sources = atoll::topology_sources;
 using machines::CapturedTree;
@@ -44,29 +46,15 @@ constexpr std::string_view closed_module = "x86_64 Kernel Module";
 
 }  // namespace
 
-TEST_CASE("small files: lines, numbers, and what is no file") {
+TEST_CASE("small files: bytes of terminals, endless lines, and pipes") {
   const CapturedTree tree;
-  tree.write("a", "  0x1f \nmore");
-  CHECK(sources::first_line(tree.path("a")) == "0x1f");
-  CHECK(sources::read_number(tree.path("a")) == 31);
-  tree.write("b", "-1");
-  CHECK(sources::read_number(tree.path("b")) == -1);
-  tree.write("c", "12 apples\n");
-  CHECK_FALSE(sources::read_number(tree.path("c")));
-  tree.write("d", "\xff\x01z\n");
-  CHECK(sources::first_line(tree.path("d")) == "??z");
-  tree.write("e", std::string(10000, 'x'));
-  CHECK(sources::read_start(tree.path("e"), 9000)->size() == 9000);
-  CHECK(sources::first_line(tree.path("e")).size() == 1024);
-  CHECK_FALSE(sources::read_start(tree.path("absent"), 10));
-  CHECK_FALSE(sources::read_start(tree.path(""), 10));
+  tree.write("odd", "\xff\x01z\n");
+  CHECK(sources::first_line(tree.path("odd")) == "??z");
+  tree.write("long", std::string(10000, 'x'));
+  CHECK(sources::first_line(tree.path("long")).size() == 1024);
   // Reading a pipe without a writer must not block.
   REQUIRE(mkfifo(tree.path("pipe").c_str(), 0600) == 0);
   CHECK_FALSE(sources::read_start(tree.path("pipe"), 10));
-  tree.write("folder/eth10", "");
-  tree.write("folder/eth9", "");
-  CHECK(sources::entries(tree.path("folder")) == std::vector<std::string>{"eth9", "eth10"});
-  CHECK(sources::entries(tree.path("absent")).empty());
 }
 
 TEST_CASE("environment: nothing is known of nothing") {
@@ -126,11 +114,9 @@ TEST_CASE("environment: driver, dma-buf, peermem, IMEX") {
   const CapturedTree tree;
   write_driver(tree, open_module, "550.54.15", "5.15.0-1053-azure");
   atoll::Facts facts = surroundings(tree);
-  CHECK(get_fact(facts, fact::driver_version) == "550.54.15");
-  CHECK(get_fact(facts, fact::kernel_release) == "5.15.0-1053-azure");
-  CHECK(get_fact(facts, fact::dma_buf) == "yes");
-  CHECK(get_fact(facts, fact::peermem) == "no");
-  CHECK(get_fact(facts, fact::imex_channel) == "no");
+  check_facts(facts,
+              "driver.version 550.54.15; kernel.release 5.15.0-1053-azure; dma_buf yes; peermem "
+              "no; imex.channel no");
 
   write_driver(tree, open_module, "550.54.15", "5.4.0");
   CHECK(get_fact(surroundings(tree), fact::dma_buf) == "no");
@@ -139,10 +125,7 @@ TEST_CASE("environment: driver, dma-buf, peermem, IMEX") {
   tree.make_folder("dev/nvidia-caps-imex-channels");
   tree.write("dev/nvidia-caps-imex-channels/channel0", "");
   facts = surroundings(tree);
-  CHECK(get_fact(facts, fact::driver_version) == "535.129.03");
-  CHECK(get_fact(facts, fact::dma_buf) == "no");
-  CHECK(get_fact(facts, fact::peermem) == "yes");
-  CHECK(get_fact(facts, fact::imex_channel) == "yes");
+  check_facts(facts, "driver.version 535.129.03; dma_buf no; peermem yes; imex.channel yes");
   tree.write("proc/modules", "my_nvidia_peermem 1 0 - Live 0x0\n");
   CHECK(get_fact(surroundings(tree), fact::peermem) == "no");
   tree.make_folder("sys/module/nv_peer_mem");
@@ -193,8 +176,7 @@ TEST_CASE("environment: NCCL's variables") {
   const atoll::Facts facts =
       surroundings(tree, {"NCCL_IB_HCA==mlx5_0:1", "NCCL_DEBUG=INFO", "PATH=/bin", "NCCL_EMPTY=",
                           "NCCL_LONG=" + std::string(5000, 'x'), "NCCL_ODD=\n\xff", "NCCL_BROKEN"});
-  CHECK(get_fact(facts, "env.NCCL_IB_HCA") == "=mlx5_0:1");
-  CHECK(get_fact(facts, "env.NCCL_DEBUG") == "INFO");
+  check_facts(facts, "env.NCCL_IB_HCA =mlx5_0:1; env.NCCL_DEBUG INFO");
   CHECK(get_fact(facts, "env.NCCL_LONG").size() == 1024);
   CHECK(get_fact(facts, "env.NCCL_ODD") == "??");
   std::size_t settings = 0;
@@ -210,33 +192,15 @@ TEST_CASE("environment: NCCL's files, the user's before the host's") {
   tree.write("home/.nccl.conf", "NCCL_DEBUG=INFO");
   tree.write("other", "NCCL_DEBUG=TRACE");
   atoll::Facts facts = surroundings(tree);
-  CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "WARN");
-  CHECK(get_fact(facts, "nccl.conf.NCCL_IB_HCA") == "mlx5_0");
+  check_facts(facts, "nccl.conf.NCCL_DEBUG WARN; nccl.conf.NCCL_IB_HCA mlx5_0");
   CHECK(facts.size() == 3);  // these are the two NCCL settings and memlock_bytes
   facts = surroundings(tree, {"HOME=" + tree.path("home")});
-  CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "INFO");
-  CHECK(get_fact(facts, "nccl.conf.NCCL_IB_HCA") == "mlx5_0");
+  check_facts(facts, "nccl.conf.NCCL_DEBUG INFO; nccl.conf.NCCL_IB_HCA mlx5_0");
   facts = surroundings(tree, {"HOME=" + tree.path("home"), "NCCL_CONF_FILE=" + tree.path("other")});
   CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "TRACE");
   // NCCL_CONF_FILE may name any kind of file, even a device or a folder, without an error.
   CHECK_NOTHROW(surroundings(tree, {"NCCL_CONF_FILE=/dev/zero"}));
   CHECK_NOTHROW(surroundings(tree, {"NCCL_CONF_FILE=" + tree.path("home")}));
-}
-
-TEST_CASE("live: every source on this host") {
-  CHECK_NOTHROW(Topology::discover_local());
-  const auto begin = std::chrono::steady_clock::now();
-  const Topology topology = Topology::discover_local();
-  const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - begin;
-  MESSAGE("discover_local: ", taken.count(), " ms");
-  REQUIRE(topology.hosts.size() == 1);
-  const auto& facts = topology.hosts[0].facts;
-  CHECK_FALSE(get_fact(facts, fact::kernel_release).empty());
-  CHECK_FALSE(get_fact(facts, fact::memlock_bytes).empty());
-  // Either NVML was read, or a fact of the host gives the reason why NVML could not be read.
-  CHECK_FALSE(
-      (get_fact(facts, "source.nvml").empty() && get_fact(facts, fact::driver_version).empty()));
-  CHECK(Topology::from_json(topology.to_json(), "live").to_json() == topology.to_json());
 }
 
 TEST_CASE("live: this host") {

@@ -13,6 +13,7 @@
 #include "sources/nvml_reading.hpp"
 #include "sources/source.hpp"
 #include "unit/captured_tree.hpp"
+#include "unit/unit/topology/import.hpp"
 #include "unit/unit/topology/machines.hpp"
 
 using atoll::get_fact;
@@ -20,6 +21,7 @@ using atoll::IslandState;
 using atoll::Topology;
 using atoll::TopologyGpu;
 using atoll::TopologyLink;
+using topology_test::check_facts;
 namespace fact = atoll::fact;
 namespace sources = atoll::topology_sources;
 using machines::CapturedTree;
@@ -144,60 +146,26 @@ TEST_CASE("nvml: HGX H100, with one link down and one GPU out of the fabric") {
 TEST_CASE("nvml: what it says of a GPU") {
   const Topology topology = discover("hgx");
   REQUIRE(topology.gpus.size() == 8);
-  const auto of = [&topology](std::size_t gpu, std::string_view name) {
-    return get_fact(topology.gpus[gpu].facts, name);
-  };
-  CHECK(of(0, fact::sm) == "90");
-  CHECK(of(0, fact::pci_device) == "10de:2330");
-  CHECK(of(0, fact::memory_bytes) == "85899345920");
-  CHECK(of(0, fact::pci_gt_s) == "2.5");
-  CHECK(of(0, fact::pci_gt_s_max) == "32");
-  CHECK(of(0, fact::pci_width) == "16");
-  CHECK(of(7, fact::pci_width) == "8");
-  CHECK(of(7, fact::pci_width_max) == "16");
-  CHECK(of(0, fact::pci_replays) == "0");
-  CHECK(of(7, fact::pci_replays) == "12");
-  CHECK(of(0, fact::persistence) == "no");
-  CHECK(of(1, fact::persistence) == "yes");
-  CHECK(of(0, fact::ecc_remap_pending) == "no");
-  CHECK(of(4, fact::ecc_remap_pending) == "yes");
-  CHECK(of(4, fact::ecc_remap_failed) == "no");
-  CHECK(of(0, fact::throttle) == "none");
-  CHECK(of(6, fact::throttle) == "power_cap thermal hw_slowdown");
-  CHECK(of(0, fact::power_limit_w) == "700");
-  CHECK(of(1, fact::power_limit_w) == "350.5");
-  CHECK(of(1, fact::power_default_w) == "700");
-  CHECK(of(0, fact::mig) == "no");
+  check_facts(topology.gpus[0].facts,
+              "sm 90; pci.device 10de:2330; memory_bytes 85899345920; pci.gt_s 2.5; "
+              "pci.gt_s_max 32; pci.width 16; pci.replays 0; persistence no; ecc.remap_pending no; "
+              "throttle none; power.limit_w 700; mig no");
+  check_facts(topology.gpus[1].facts, "persistence yes; power.limit_w 350.5; power.default_w 700");
+  check_facts(topology.gpus[4].facts, "ecc.remap_pending yes; ecc.remap_failed no");
+  check_facts(topology.gpus[6].facts, "throttle power_cap thermal hw_slowdown");
+  check_facts(topology.gpus[7].facts, "pci.width 8; pci.width_max 16; pci.replays 12");
 }
 
 TEST_CASE("nvml: fabric across hosts, its health, and counters of generation 5") {
   const Topology topology = discover("blackwell");
   REQUIRE(topology.gpus.size() == 2);
-  const auto of = [&topology](std::size_t gpu, std::string_view name) {
-    return get_fact(topology.gpus[gpu].facts, name);
-  };
-  CHECK(of(0, fact::fabric_cluster) == "00010203-0405-0607-0809-0a0b0c0d0e0f");
-  CHECK(of(0, fact::fabric_clique) == "32766");
-  CHECK(of(0, fact::fabric_health) == "healthy");
-  CHECK(of(1, fact::fabric_health) ==
-        "degraded bandwidth, incorrect configuration (insufficient NVLinks)");
-  CHECK(of(0, fact::nvlink_errors) == "2");
-  CHECK(of(0, fact::sm) == "100");
+  check_facts(topology.gpus[0].facts,
+              "fabric.cluster 00010203-0405-0607-0809-0a0b0c0d0e0f; fabric.clique 32766; "
+              "fabric.health healthy; nvlink.errors 2; sm 100");
+  check_facts(topology.gpus[1].facts,
+              "fabric.health degraded bandwidth, incorrect configuration (insufficient NVLinks)");
   REQUIRE(topology.links.size() == 2);
   CHECK(topology.links[0].gbyte_s == 900);
-}
-
-TEST_CASE("nvml: a board without switches") {
-  const Topology topology = discover("board");
-  CHECK(topology.hosts[0].gpu_links == IslandState::known);
-  REQUIRE(topology.links.size() == 6);
-  for (int i = 0; i < 4; ++i)
-    for (int j = i + 1; j < 4; ++j)
-      CHECK(links_between(topology, machines::gpu("h", i), machines::gpu("h", j)) == 4);
-  const auto islands = find_islands(topology);
-  REQUIRE(islands.size() == 1);
-  CHECK(islands[0].pair_gbyte_s == 100);
-  CHECK(islands[0].gpu_gbyte_s == 300);
 }
 
 TEST_CASE("nvml: GPUs that have no NVLink") {
@@ -205,17 +173,14 @@ TEST_CASE("nvml: GPUs that have no NVLink") {
   REQUIRE(topology.gpus.size() == 4);
   CHECK(topology.links.empty());
   CHECK(topology.hosts[0].gpu_links == IslandState::none);
-  CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_active).empty());
-  CHECK(get_fact(topology.gpus[0].facts, fact::mig).empty());
+  check_facts(topology.gpus[0].facts, "nvlink.active; mig");
   CHECK(find_islands(topology).size() == 4);
 }
 
 TEST_CASE("nvml: links that lead nowhere are shown to be absent") {
   const Topology topology = discover("no bridge");
   CHECK(topology.hosts[0].gpu_links == IslandState::none);
-  CHECK(get_fact(topology.gpus[1].facts, fact::nvlink_active) == "0");
-  CHECK(get_fact(topology.gpus[1].facts, fact::nvlink_total) == "12");
-  CHECK(get_fact(topology.gpus[1].facts, fact::nvlink_errors).empty());
+  check_facts(topology.gpus[1].facts, "nvlink.active 0; nvlink.total 12; nvlink.errors");
 }
 
 TEST_CASE("nvml: never a false none") {
@@ -354,18 +319,15 @@ TEST_CASE("nvml: a library of 2018") {
   CHECK(topology.hosts[0].gpu_links == IslandState::known);
   CHECK(topology.links.size() == 6);
   CHECK(topology.gpus[3].index == 3);
-  CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_errors) == "12");
-  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_state).empty());
+  check_facts(topology.gpus[0].facts, "nvlink.errors 12; fabric.state");
 
   // The switch is not visible, and a driver of 2018 does not report the type of a link's peer.
   topology = discover("hgx", Driver::old);
   REQUIRE(topology.links.size() == 8);
   CHECK(topology.links[7].b == "h/nvswitch0");
-  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_state) == "completed");
-  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_clique) == "3");
-  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_cluster) ==
-        "abababab-abab-abab-abab-abababababab");
-  CHECK(get_fact(topology.gpus[0].facts, fact::fabric_health).empty());
+  check_facts(topology.gpus[0].facts,
+              "fabric.state completed; fabric.clique 3; fabric.cluster "
+              "abababab-abab-abab-abab-abababababab; fabric.health");
 }
 
 TEST_CASE("nvml: where the library does not name a peer, the PCI bus does") {

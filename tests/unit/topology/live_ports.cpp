@@ -5,11 +5,13 @@
 #include "facts.hpp"
 #include "sources/source.hpp"
 #include "unit/captured_tree.hpp"
+#include "unit/unit/topology/import.hpp"
 #include "unit/unit/topology/machines.hpp"
 
 using atoll::get_fact;
 using atoll::Topology;
 using atoll::TopologyNic;
+using topology_test::check_facts;
 namespace fact = atoll::fact;
 namespace sources = atoll::topology_sources;
 using machines::CapturedTree;
@@ -80,14 +82,9 @@ TEST_CASE("ports: an InfiniBand port in full") {
   CHECK(nic.evidence == "sysfs");
   CHECK(nic.adapter == "0c42:a103:00b3:bb40");
   CHECK_FALSE(nic.is_virtual);
-  CHECK(get_fact(nic.facts, fact::width) == "4");
-  CHECK(get_fact(nic.facts, fact::phys_state) == "linkup");
-  CHECK(get_fact(nic.facts, fact::lid) == "31");
-  CHECK(get_fact(nic.facts, fact::sm_lid) == "1");
-  CHECK(get_fact(nic.facts, fact::node_guid) == "0c42:a103:00b3:bb41");
-  CHECK(get_fact(nic.facts, fact::firmware) == "28.39.1002");
-  CHECK(get_fact(nic.facts, fact::errors) == "symbol_error 12, link_downed 3");
-  CHECK(get_fact(nic.facts, fact::gid_roce_v2).empty());
+  check_facts(nic.facts,
+              "link.width 4; phys_state linkup; lid 31; sm_lid 1; node_guid 0c42:a103:00b3:bb41; "
+              "firmware 28.39.1002; link.errors symbol_error 12, link_downed 3; gid.roce_v2");
 }
 
 TEST_CASE("ports: states, and what a port that is not up does not tell") {
@@ -107,8 +104,7 @@ TEST_CASE("ports: states, and what a port that is not up does not tell") {
   CHECK(topology.nics[0].state == "down");
   CHECK_FALSE(topology.nics[0].rate_gbit_s);
   CHECK(topology.nics[0].evidence.empty());
-  CHECK(get_fact(topology.nics[0].facts, fact::phys_state) == "polling");
-  CHECK(get_fact(topology.nics[0].facts, fact::errors).empty());
+  check_facts(topology.nics[0].facts, "phys_state polling; link.errors");
   CHECK(topology.nics[1].state == "init");
   CHECK_FALSE(topology.nics[1].rate_gbit_s);
   CHECK(get_fact(topology.nics[1].facts, fact::errors) == "none");
@@ -140,10 +136,7 @@ TEST_CASE("ports: RoCE, its GIDs, interface and MTU") {
   Topology topology = look_at_ports(tree);
   REQUIRE(topology.nics.size() == 1);
   CHECK(topology.nics[0].layer == "ethernet");
-  CHECK(get_fact(topology.nics[0].facts, fact::gid_roce_v2) == "none");
-  CHECK(get_fact(topology.nics[0].facts, fact::netdev) == "ens1np0");
-  CHECK(get_fact(topology.nics[0].facts, fact::mtu) == "9000");
-  CHECK(get_fact(topology.nics[0].facts, fact::lid).empty());
+  check_facts(topology.nics[0].facts, "gid.roce_v2 none; netdev ens1np0; mtu 9000; lid");
   gid(5, mapped, "RoCE v2");
   CHECK(get_fact(look_at_ports(tree).nics[0].facts, fact::gid_roce_v2) == "5");
 }
@@ -332,15 +325,13 @@ TEST_CASE("ports: counters of errors and of congestion") {
   Topology topology;
   sources::sysfs_ports(tree.request(), topology);
   REQUIRE(topology.nics.size() == 4);
-  CHECK(get_fact(topology.nics[0].facts, fact::errors) == "symbol_error 2");
-  CHECK(get_fact(topology.nics[0].facts, fact::congestion) ==
-        "out_of_sequence 4, port_xmit_discards 99, rnr_nak_retry_err 5, "
-        "np_ecn_marked_roce_packets 6, np_cnp_sent 7, rp_cnp_handled 8");
-  CHECK(get_fact(topology.nics[1].facts, fact::errors).empty());
-  CHECK(get_fact(topology.nics[1].facts, fact::congestion) == "none");
+  check_facts(
+      topology.nics[0].facts,
+      "link.errors symbol_error 2; link.congestion out_of_sequence 4, port_xmit_discards 99, "
+      "rnr_nak_retry_err 5, np_ecn_marked_roce_packets 6, np_cnp_sent 7, rp_cnp_handled 8");
+  check_facts(topology.nics[1].facts, "link.errors; link.congestion none");
   CHECK(get_fact(topology.nics[2].facts, fact::congestion).empty());
   CHECK(topology.nics[3].name == "rxe0");
-  CHECK(get_fact(topology.nics[3].facts, fact::errors) == "link_downed 1");
-  CHECK(get_fact(topology.nics[3].facts, fact::congestion) == "rcvd_seq_err 2");
+  check_facts(topology.nics[3].facts, "link.errors link_downed 1; link.congestion rcvd_seq_err 2");
   CHECK(atoll::is_momentary(fact::congestion));
 }

@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atoll/tooling/inspection.hpp"
@@ -86,9 +87,13 @@ inline Topology cpus(int hosts) {
   return topology;
 }
 
+inline bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
 inline bool mentions(const std::vector<atoll::Finding>& findings, const std::string& text) {
   for (const atoll::Finding& finding : findings)
-    if (atoll::to_line(finding).find(text) != std::string::npos) return true;
+    if (contains(atoll::to_line(finding), text)) return true;
   return false;
 }
 

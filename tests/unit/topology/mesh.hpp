@@ -16,6 +16,7 @@ using atoll::MeshPlan;
 using atoll::MeshPlanOptions;
 using atoll::RankSite;
 using atoll::Topology;
+using machines::contains;
 
 inline constexpr double gib = 1024.0 * 1024 * 1024;
 
@@ -42,10 +43,6 @@ inline MeshPlan plan(const Topology& topology, const MeshPlanOptions& options = 
 inline std::string shape(const MeshPlan& plan) {
   return std::to_string(plan.replicate) + "x" + std::to_string(plan.shard) + "x" +
          std::to_string(plan.tensor);
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // Returns the first finding with this id, or an empty finding when there is none.

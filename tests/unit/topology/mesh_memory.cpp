@@ -30,11 +30,7 @@ TEST_CASE("mesh memory: two of four islands") {
   const MeshPlan two = plan(machines::hgx(4), model(60e9));
   CHECK(shape(two) == "2x16x1");
   CHECK(two.order == counting(32));
-  CHECK(
-      contains(two.why,
-               "an NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) are the fewest "
-               "that hold the model; shard over 16 GPUs of 2 NVLink islands, replicate over 2 such "
-               "groups"));
+  CHECK(contains(two.why, "shard over 16 GPUs of 2 NVLink islands, replicate over 2 such groups"));
   // No single island holds the model, so crossing islands is necessary and causes no warning.
   REQUIRE(two.findings.size() == 2);
   CHECK(two.findings[0].id == "mesh_crosses_islands");
@@ -44,19 +40,10 @@ TEST_CASE("mesh memory: two of four islands") {
 TEST_CASE("mesh memory: two of three islands would hold the model, so all three do") {
   const MeshPlan three = plan(machines::hgx(3), model(60e9));
   CHECK(shape(three) == "1x24x1");
-  CHECK(contains(
-      three.why,
-      "60e9 parameters x 16 bytes = 894 GiB, at 64 GiB a GPU (80 GiB less 20 %): an "
-      "NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) would hold the model, but 2 "
-      "does not divide 3, so 3 NVLink islands (1536 GiB) are used; shard over all 24 GPUs of 3 "
-      "NVLink "
-      "islands"));
+  CHECK(contains(three.why, "2 does not divide 3, so 3 NVLink islands (1536 GiB) are used"));
   const MeshPlan full = plan(machines::hgx(3), model(70e9));
   CHECK(shape(full) == "1x24x1");
-  CHECK(contains(full.why,
-                 "70e9 parameters x 16 bytes = 1043 GiB, at 64 GiB a GPU (80 GiB less 20 %): an "
-                 "NVLink island of 8 holds 512 GiB, 2 NVLink islands hold 1024 GiB; 3 NVLink "
-                 "islands (1536 GiB) are the fewest that hold the model"));
+  CHECK(contains(full.why, "3 NVLink islands (1536 GiB) are the fewest that hold the model"));
 }
 
 TEST_CASE("mesh memory: a model that no candidate holds is refused with what is missing") {
@@ -187,13 +174,4 @@ TEST_CASE("mesh memory: ranks on CPUs take what is said of a GPU") {
   CHECK(contains(
       two.why, "a host of 2 holds 128 GiB; 2 hosts (256 GiB) are the fewest that hold the model"));
   CHECK(contains(refusal([&] { plan_mesh(cpus, ranks, {.params = 1e9}); }), "--gpu-memory"));
-}
-
-TEST_CASE("mesh memory: large counts of islands are not listed one by one") {
-  const MeshPlan many = plan(machines::hgx(12), model(180e9));
-  // The model needs 2683 GiB, so each shard group spans 6 of the 12 islands of 512 GiB.
-  CHECK(shape(many) == "2x48x1");
-  CHECK(contains(many.why,
-                 "an NVLink island of 8 holds 512 GiB, 5 NVLink islands hold 2560 GiB; 6 NVLink "
-                 "islands (3072 GiB) are the fewest that hold the model"));
 }

@@ -64,21 +64,43 @@ std::vector<std::string> gpus_in_order(const MeshPlan& plan, const std::vector<R
 
 }  // namespace
 
-TEST_CASE("mesh plan: one host of eight") {
-  const MeshPlan one = plan(machines::hgx(1));
-  CHECK(shape(one) == "1x8x1");
-  CHECK(one.order == counting(8));
-  CHECK(one.left_out.empty());
-  CHECK(one.why == "shard over all 8 GPUs of an NVLink island, which holds every rank");
-  CHECK(one.findings.empty());
-}
-
-TEST_CASE("mesh plan: three hosts of eight") {
-  const MeshPlan three = plan(machines::hgx(3));
-  CHECK(shape(three) == "3x8x1");
-  CHECK(three.order == counting(24));
-  CHECK(three.why == "shard over 8 GPUs of an NVLink island, replicate over 3 NVLink islands");
-  CHECK(three.findings.empty());
+TEST_CASE("mesh plan: shapes of common machines, and why") {
+  Topology racks = rack(2), boards, boxes;
+  for (const std::string host : {"x", "y"}) {
+    machines::add_host(racks, host, 4, IslandState::known);
+    for (int i = 0; i < 4; ++i) machines::link(racks, gpu(host, i), "rack:1", 18, 50);
+    machines::add_host(boxes, host, 8, IslandState::none);
+  }
+  for (const std::string host : {"a", "b", "c"}) {
+    machines::add_host(boards, host, 4, IslandState::known);
+    machines::join_all(boards, host, {0, 1, 2, 3}, 6);
+  }
+  struct Case {
+    Topology topology;
+    const char *shape, *why;
+  };
+  const std::vector<Case> cases{
+      {machines::hgx(1), "1x8x1",
+       "shard over all 8 GPUs of an NVLink island, which holds every rank"},
+      {machines::hgx(3), "3x8x1",
+       "shard over 8 GPUs of an NVLink island, replicate over 3 NVLink islands"},
+      {racks, "2x8x1", "shard over 8 GPUs of an NVLink island, replicate over 2 NVLink islands"},
+      {boards, "3x4x1", "shard over 4 GPUs of an NVLink island, replicate over 3 NVLink islands"},
+      {boxes, "2x8x1", "shard over 8 GPUs of a host, replicate over 2 hosts"}};
+  for (const Case& one : cases) {
+    const MeshPlan found = plan(one.topology);
+    CHECK(shape(found) == one.shape);
+    CHECK(found.why == one.why);
+    CHECK(found.left_out.empty());
+    CHECK(found.findings.empty());
+  }
+  CHECK(plan(machines::hgx(3)).order == counting(24));
+  // With two boards in one host, the host is larger than an island.
+  Topology twins;
+  machines::add_host(twins, "a", 8, IslandState::known);
+  machines::join_all(twins, "a", {0, 1, 2, 3}, 6);
+  machines::join_all(twins, "a", {4, 5, 6, 7}, 6);
+  CHECK(shape(plan(twins)) == "1x8x1");
 }
 
 TEST_CASE("mesh plan: the map follows the machine, not the launch order") {
@@ -120,17 +142,6 @@ TEST_CASE("mesh plan: columns follow the leaf switches that a fabric file names"
   CHECK(plan(topology).order == counting(8));
 }
 
-TEST_CASE("mesh plan: an island that spans hosts is wider than a host") {
-  Topology racks = rack(2);
-  for (const std::string host : {"x", "y"}) {
-    machines::add_host(racks, host, 4, IslandState::known);
-    for (int i = 0; i < 4; ++i) machines::link(racks, gpu(host, i), "rack:1", 18, 50);
-  }
-  const MeshPlan two = plan(racks);
-  CHECK(shape(two) == "2x8x1");
-  CHECK(two.why == "shard over 8 GPUs of an NVLink island, replicate over 2 NVLink islands");
-}
-
 TEST_CASE("mesh plan: 64 GPUs of an NVL72") {
   const Topology topology = rack(18);
   const auto ranks = fill_hosts(topology, 64);
@@ -163,35 +174,6 @@ TEST_CASE("mesh plan: a host of bridged pairs is wider than its islands") {
         "a/gpu2-3 (2 ranks), over the PCIe links of the host, whose rate no source provides, "
         "instead of 100 GB/s a GPU");
   CHECK(pairs.findings[0].fix == "a shard axis of 2 stays inside the islands");
-}
-
-TEST_CASE("mesh plan: boards of four GPUs") {
-  Topology topology;
-  for (const std::string host : {"a", "b", "c"}) {
-    machines::add_host(topology, host, 4, IslandState::known);
-    machines::join_all(topology, host, {0, 1, 2, 3}, 6);
-  }
-  const MeshPlan boards = plan(topology);
-  CHECK(shape(boards) == "3x4x1");
-  CHECK(boards.why == "shard over 4 GPUs of an NVLink island, replicate over 3 NVLink islands");
-  CHECK(boards.findings.empty());
-
-  // With two boards in one host, the host is larger than an island.
-  Topology twins;
-  machines::add_host(twins, "a", 8, IslandState::known);
-  machines::join_all(twins, "a", {0, 1, 2, 3}, 6);
-  machines::join_all(twins, "a", {4, 5, 6, 7}, 6);
-  CHECK(shape(plan(twins)) == "1x8x1");
-}
-
-TEST_CASE("mesh plan: PCIe-only boxes") {
-  Topology topology;
-  for (const std::string host : {"a", "b"})
-    machines::add_host(topology, host, 8, IslandState::none);
-  const MeshPlan boxes = plan(topology);
-  CHECK(shape(boxes) == "2x8x1");
-  CHECK(boxes.why == "shard over 8 GPUs of a host, replicate over 2 hosts");
-  CHECK(boxes.findings.empty());
 }
 
 TEST_CASE("mesh plan: rows of a divided host break where its islands do") {

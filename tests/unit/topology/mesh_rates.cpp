@@ -86,18 +86,6 @@ TEST_CASE("mesh rates: hosts of CPUs") {
   CHECK(known.world.gbyte_s == doctest::Approx(0.885 * 12.5));
 }
 
-TEST_CASE("mesh rates: catalog machines have known rates") {
-  for (const char* name : {"hgx-h100x3", "azure-nd-h100-v5x2", "pcie-8", "a100-4"}) {
-    CAPTURE(name);
-    const Topology topology = atoll::load_topology(name);
-    const auto ranks = fill_hosts(topology, 0);
-    const MeshRates rates = mesh_rates(topology, ranks, plan_mesh(topology, ranks));
-    CHECK(rates.world.gbyte_s > 1);
-    CHECK(rates.world.gbyte_s < 1000);
-    CHECK(rates.world.latency_us >= rates.shard.latency_us);
-  }
-}
-
 TEST_CASE("mesh rates: refusals") {
   const Topology topology = machines::hgx(1);
   const auto ranks = fill_hosts(topology, 0);

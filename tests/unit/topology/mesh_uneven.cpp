@@ -157,29 +157,6 @@ TEST_CASE("mesh uneven: tensor ranks divide each island") {
   CHECK(std::ranges::count(tensor.findings, "mesh_crosses_islands", &Finding::id) == 1);
 }
 
-TEST_CASE("mesh uneven: the choice does not depend on the launch order") {
-  const Topology topology = with_a_lost_gpu();
-  std::vector<RankSite> ranks = fill_hosts(topology, 0);
-  const MeshPlan forward = plan_mesh(topology, ranks);
-  std::ranges::reverse(ranks);
-  const MeshPlan backward = plan_mesh(topology, ranks);
-  for (std::size_t i = 0; i < 16; ++i) CHECK(backward.order[i] == 15 - forward.order[i]);
-  CHECK(backward.left_out == std::vector<int>{4, 12});
-  CHECK(find(backward.findings, "mesh_uneven").fix == find(forward.findings, "mesh_uneven").fix);
-}
-
-TEST_CASE("mesh uneven: one GPU of many hosts") {
-  std::vector<int> sizes(25, 8);
-  sizes[9] = 7;
-  const MeshPlan many = plan(islands(sizes, 5));
-  // The number of ranks, 199, is prime. The mesh either has a single row, or leaves out the seven
-  // GPUs of the smaller island.
-  CHECK(shape(many) == "1x199x1");
-  REQUIRE(many.left_out.size() == 7);
-  CHECK(many.left_out.front() == 72);
-  CHECK(many.left_out.back() == 78);
-}
-
 TEST_CASE("mesh uneven: whatever the machine, a mesh holds every rank once") {
   std::mt19937 random(3);
   const auto any = [&](int least, int most) {

@@ -9,11 +9,8 @@ using namespace nccl_files;
 using atoll::get_fact;
 using atoll::IslandState;
 using atoll::Topology;
+using machines::contains;
 namespace fact = atoll::fact;
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Returns the sizes, states, fabrics and bandwidths of the islands as text.
 std::string islands(const Topology& topology) {
@@ -106,14 +103,14 @@ TEST_CASE("a file is completed by what other sources know, and not contradicted"
   topology.nics[1].rate_gbit_s = 200;
   topology.nics[1].facts["gdr"] = "yes";
   const std::string result = to_nccl_xml(topology);
-  CHECK(has(result,
-            "<pci busid=\"0000:01:00.0\" class=\"0x030200\" "
-            "link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">"));
-  CHECK(has(result, "<gpu dev=\"0\" sm=\"80\">"));
-  CHECK(has(result, "<nvlink target=\"0000:02:00.0\" count=\"12\" tclass=\"0x030200\"/>"));
-  CHECK(has(result, "<nvlink target=\"0000:01:00.0\" count=\"12\" tclass=\"0x030200\"/>"));
-  CHECK(has(result, "name=\"mlx5_0\" speed=\"400000\" guid=\"0x9a70500003ae6d94\""));
-  CHECK(has(result, "name=\"mlx5_1\" speed=\"100000\" gdr=\"0\""));
+  CHECK(contains(result,
+                 "<pci busid=\"0000:01:00.0\" class=\"0x030200\" "
+                 "link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">"));
+  CHECK(contains(result, "<gpu dev=\"0\" sm=\"80\">"));
+  CHECK(contains(result, "<nvlink target=\"0000:02:00.0\" count=\"12\" tclass=\"0x030200\"/>"));
+  CHECK(contains(result, "<nvlink target=\"0000:01:00.0\" count=\"12\" tclass=\"0x030200\"/>"));
+  CHECK(contains(result, "name=\"mlx5_0\" speed=\"400000\" guid=\"0x9a70500003ae6d94\""));
+  CHECK(contains(result, "name=\"mlx5_1\" speed=\"100000\" gdr=\"0\""));
   CHECK(islands(read(result)) == "2 known nvlink of 300 300; ");
 }
 
@@ -124,8 +121,8 @@ TEST_CASE("links that a file has are not added again") {
       read(one_cpu(gpu("0000:01:00.0", 0, own) + gpu("0000:02:00.0", 1, own)));
   CHECK(topology.links.size() == 2);
   const std::string text = to_nccl_xml(topology);
-  CHECK_FALSE(has(text, "fffffff"));
-  CHECK(has(text, "target=\"0000:c4:00.0\" count=\"9\""));
+  CHECK_FALSE(contains(text, "fffffff"));
+  CHECK(contains(text, "target=\"0000:c4:00.0\" count=\"9\""));
 }
 
 TEST_CASE("a contradiction in a file goes out as it came in") {
@@ -134,13 +131,13 @@ TEST_CASE("a contradiction in a file goes out as it came in") {
   const Topology topology = read(text);
   REQUIRE(topology.conflicts.size() == 1);
   const std::string result = to_nccl_xml(topology);
-  CHECK_FALSE(has(result, "target=\"0000:01:00.0\""));
+  CHECK_FALSE(contains(result, "target=\"0000:01:00.0\""));
   CHECK(read(result).conflicts.size() == 1);
   // If the file lists no links for a GPU, the export adds the links that other GPUs have to this
   // GPU.
   const Topology silent = read(
       one_cpu(gpu("0000:01:00.0", 0, to_gpu("0000:02:00.0", 4)) + pci("0000:02:00.0", "0x030200")));
-  CHECK(has(to_nccl_xml(silent), "target=\"0000:01:00.0\" count=\"4\""));
+  CHECK(contains(to_nccl_xml(silent), "target=\"0000:01:00.0\" count=\"4\""));
 }
 
 TEST_CASE("devices that a file lacks go to their place in it") {
@@ -165,7 +162,7 @@ TEST_CASE("a file that does not fit the topology any more is left out") {
   Topology damaged = read(one_cpu(gpu("0:1:00.0", 0)));
   damaged.documents[0].text = "<system><cpu";
   const std::string anew = to_nccl_xml(damaged);
-  CHECK(has(anew, "<gpu dev=\"0\" sm=\"90\" gdr=\"1\"/>"));
+  CHECK(contains(anew, "<gpu dev=\"0\" sm=\"90\" gdr=\"1\"/>"));
   Topology renamed = read(one_cpu(gpu("0:1:00.0", 0)));
   machines::add_host(renamed, "other");
   CHECK(read(to_nccl_xml(renamed)).hosts.size() == 2);
@@ -175,10 +172,10 @@ TEST_CASE("built anew: an HGX host") {
   Topology topology = h100s(1, 8);
   for (int i = 0; i < 8; ++i) machines::link(topology, machines::gpu("a", i), "a/nvswitch0", 18);
   const std::string result = to_nccl_xml(topology);
-  CHECK(has(result, "<nvlink target=\"fffffff:ff:ff.0\" count=\"18\" tclass=\"0x068000\"/>"));
-  CHECK_FALSE(has(result, "rank"));
-  CHECK_FALSE(has(result, "host_hash"));
-  CHECK_FALSE(has(result, "arch"));
+  CHECK(contains(result, "<nvlink target=\"fffffff:ff:ff.0\" count=\"18\" tclass=\"0x068000\"/>"));
+  CHECK_FALSE(contains(result, "rank"));
+  CHECK_FALSE(contains(result, "host_hash"));
+  CHECK_FALSE(contains(result, "arch"));
   const Topology again = read(result);
   CHECK(devices(again) == devices(topology));
   CHECK(islands(again) == islands(topology));
@@ -206,14 +203,6 @@ TEST_CASE("built anew: a rack") {
   CHECK(devices(again) == devices(topology));
 }
 
-TEST_CASE("switches of different hosts stay apart") {
-  Topology topology = h100s(2, 4);
-  for (const atoll::TopologyGpu& gpu : topology.gpus)
-    machines::link(topology, gpu.id, gpu.host + "/nvswitch0", 18);
-  const std::string result = to_nccl_xml(topology);
-  CHECK(islands(read(result)) == "4 known nvlink of 450 450; 4 known nvlink of 450 450; ");
-}
-
 TEST_CASE("two racks do not become one") {
   Topology topology = h100s(4, 2);
   for (const atoll::TopologyGpu& gpu : topology.gpus)
@@ -226,7 +215,7 @@ TEST_CASE("whether there are links: unknown, none") {
   Topology topology = h100s(1, 2);
   topology.hosts[0].gpu_links = IslandState::unknown;
   const std::string unknown = to_nccl_xml(topology);
-  CHECK_FALSE(has(unknown, "<gpu"));
+  CHECK_FALSE(contains(unknown, "<gpu"));
   CHECK(read(unknown).hosts[0].gpu_links == IslandState::unknown);
   topology.hosts[0].gpu_links = IslandState::none;
   CHECK(exported(topology).hosts[0].gpu_links == IslandState::none);
@@ -236,7 +225,7 @@ TEST_CASE("a GPU of which only the bus id is known stays a GPU") {
   Topology topology;
   machines::add_host(topology, "a", 1);
   const std::string result = to_nccl_xml(topology);
-  CHECK(has(result, "<pci busid=\"0000:10:00.0\" class=\"0x03\"/>"));
+  CHECK(contains(result, "<pci busid=\"0000:10:00.0\" class=\"0x03\"/>"));
   CHECK(read(result).gpus.size() == 1);
 }
 
@@ -251,8 +240,8 @@ TEST_CASE("devices without a place, and virtual NICs, are left out") {
   topology.nics[0].busid = "00000000:0c:00.0";
   topology.nics[2].is_virtual = true;
   const std::string result = to_nccl_xml(topology);
-  CHECK_FALSE(has(result, "mlx5_1"));
-  CHECK_FALSE(has(result, "docker0"));
+  CHECK_FALSE(contains(result, "mlx5_1"));
+  CHECK_FALSE(contains(result, "docker0"));
   CHECK(read(result).gpus.size() == 1);
 }
 
@@ -319,7 +308,7 @@ TEST_CASE("RCCL's dialect is written for AMD's GPUs") {
       {.a = "a/gpu0", .b = "a/gpu1", .type = "xgmi", .count = 1, .gbyte_s = std::nullopt});
   const std::string result = to_nccl_xml(topology);
   CHECK(result.starts_with("<system version=\"2\">"));
-  CHECK(has(result, "<xgmi target=\"0000:11:00.0\" count=\"1\" tclass=\"0x120000\"/>"));
+  CHECK(contains(result, "<xgmi target=\"0000:11:00.0\" count=\"1\" tclass=\"0x120000\"/>"));
   CHECK(islands(read(result)) == islands(topology));
 }
 
@@ -330,8 +319,8 @@ TEST_CASE("links to processors and to GPUs that are not there") {
   Topology bare = topology;
   bare.documents.clear();
   const std::string result = to_nccl_xml(bare);
-  CHECK(has(result, "<nvlink count=\"3\" tclass=\"0x068001\"/>"));
-  CHECK(has(result, "<nvlink target=\"0000:08:00.0\" count=\"2\" tclass=\"0x03\"/>"));
+  CHECK(contains(result, "<nvlink count=\"3\" tclass=\"0x068001\"/>"));
+  CHECK(contains(result, "<nvlink target=\"0000:08:00.0\" count=\"2\" tclass=\"0x03\"/>"));
   CHECK(islands(read(result)) == islands(topology));
   CHECK(read(result).links.size() == topology.links.size());
 }
@@ -344,12 +333,6 @@ TEST_CASE("hosts without devices, and without anything") {
   CHECK_THROWS_AS(to_nccl_xml(Topology{}), atoll::Error);
 }
 
-TEST_CASE("hosts that share a hash are told apart") {
-  Topology topology = machines::cpus(2);
-  for (atoll::TopologyHost& host : topology.hosts) host.facts["nccl.host_hash"] = "0x1";
-  CHECK(exported(topology).hosts.size() == 2);
-}
-
 TEST_CASE("what cannot be read back is refused, not written") {
   Topology topology = h100s(1, 2);
   machines::link(topology, "a/gpu0", "a/nvswitch0", 1000);
@@ -359,6 +342,20 @@ TEST_CASE("what cannot be read back is refused, not written") {
     FAIL("2000 links of one GPU were written");
   } catch (const atoll::Error& error) {
     CHECK(error.code() == atoll::ErrorCode::unsupported);
-    CHECK(has(error.what(), "the number of links is not"));
+    CHECK(contains(error.what(), "the number of links is not"));
   }
+}
+
+TEST_CASE("switches of different hosts stay apart") {
+  Topology topology = h100s(2, 4);
+  for (const atoll::TopologyGpu& gpu : topology.gpus)
+    machines::link(topology, gpu.id, gpu.host + "/nvswitch0", 18);
+  const std::string result = to_nccl_xml(topology);
+  CHECK(islands(read(result)) == "4 known nvlink of 450 450; 4 known nvlink of 450 450; ");
+}
+
+TEST_CASE("hosts that share a hash are told apart") {
+  Topology topology = machines::cpus(2);
+  for (atoll::TopologyHost& host : topology.hosts) host.facts["nccl.host_hash"] = "0x1";
+  CHECK(exported(topology).hosts.size() == 2);
 }

@@ -1,4 +1,5 @@
 // Tests of reading NCCL topology files of a few lines each.
+#include "unit/unit/topology/import.hpp"
 #include "unit/unit/topology/nccl_files.hpp"
 
 namespace {
@@ -7,6 +8,7 @@ using namespace nccl_files;
 using atoll::get_fact;
 using atoll::IslandState;
 using atoll::Topology;
+using topology_test::check_facts;
 namespace fact = atoll::fact;
 
 std::string complaint(const std::string& text) {
@@ -44,9 +46,7 @@ TEST_CASE("an HGX board: all links of a GPU to its switches add up") {
   CHECK(topology.gpus[1].id == "m/gpu1");
   CHECK(topology.gpus[1].busid == "00000000:9b:00.0");
   CHECK(topology.gpus[1].numa == 1);
-  CHECK(get_fact(topology.gpus[1].facts, fact::sm) == "90");
-  CHECK(get_fact(topology.gpus[1].facts, fact::gdr) == "yes");
-  CHECK(get_fact(topology.gpus[1].facts, fact::nvlink_active) == "18");
+  check_facts(topology.gpus[1].facts, "sm 90; gdr yes; nvlink.active 18");
   REQUIRE(topology.links.size() == 2);
   CHECK(topology.links[0].b == "m/nvswitch0");
   CHECK(topology.links[0].count == 18);
@@ -72,13 +72,6 @@ TEST_CASE("a board of four: each pair has one link, stated from both sides") {
   REQUIRE(islands.size() == 1);
   CHECK(islands[0].pair_gbyte_s == 100);
   CHECK(islands[0].gpu_gbyte_s == 300);
-}
-
-TEST_CASE("pairs are islands of two") {
-  const Topology topology = read(one_cpu(
-      gpu("1:00:00.0", 0, to_gpu("2:00:00.0", 12)) + gpu("2:00:00.0", 1, to_gpu("1:00:00.0", 12)) +
-      gpu("3:00:00.0", 2, to_gpu("4:00:00.0", 12)) + gpu("4:00:00.0", 3, to_gpu("3:00:00.0", 12))));
-  CHECK(sizes(topology) == std::vector<std::size_t>{2, 2});
 }
 
 TEST_CASE("of two statements about a pair the smaller is believed") {
@@ -228,8 +221,7 @@ TEST_CASE("RCCL's dialect") {
   CHECK(topology.links[0].count == 2);
   CHECK_FALSE(topology.links[0].gbyte_s);
   CHECK(topology.gpus[0].model == "AMD Instinct MI300X");
-  CHECK(get_fact(topology.gpus[0].facts, fact::gcn) == "gfx90a");
-  CHECK(get_fact(topology.gpus[0].facts, fact::sm) == "");
+  check_facts(topology.gpus[0].facts, "gcn gfx90a; sm");
   const auto islands = find_islands(topology);
   REQUIRE(islands.size() == 1);
   CHECK(islands[0].fabric == "xgmi");
@@ -272,11 +264,7 @@ TEST_CASE("a NIC") {
   CHECK(nic.state == "");
   CHECK(nic.numa == 0);
   CHECK_FALSE(nic.is_virtual);
-  CHECK(get_fact(nic.facts, fact::gdr) == "no");
-  CHECK(get_fact(nic.facts, fact::pci_device) == "15b3:1021");
-  CHECK(get_fact(nic.facts, fact::pci_class) == "0207");
-  CHECK(get_fact(nic.facts, fact::pci_gt_s) == "32");
-  CHECK(get_fact(nic.facts, fact::pci_width) == "16");
+  check_facts(nic.facts, "gdr no; pci.device 15b3:1021; pci.class 0207; pci.gt_s 32; pci.width 16");
 }
 
 TEST_CASE("what is no rate and no GUID is left out") {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -369,80 +370,51 @@ TEST_CASE("topo -m: a second matrix is not read, and noted") {
 }
 
 TEST_CASE("topo -m: damage is named with its byte") {
-  const auto with = [](const std::string& from, const std::string& to) {
+  struct {
+    const char *from, *to;
+    const char* at;  // the error names the byte where this text stands, or `past` bytes later
+    std::size_t past;
+    const char* what;  // the beginning of the error behind the byte
+  } const damages[] = {
+      {"SYS     PHB     PIX     SYS      X\n", "SYS     PHB\n", "PHB\n\n", 3,
+       "row NIC1 has no cell for GPU3"},
+      {"PIX     SYS     0-3", "0-3,8-11    0", "0-3,8-11", 0,
+       "row GPU0, column NIC0: this is not a cell of nvidia-smi topo -m"},
+      {"NV4", "NV0", "NV0", 0, "row GPU0, column GPU1"},
+      {"NV4", "NV99999", "NV99999", 0, "row GPU0, column GPU1"},
+      {"GPU1    NV4 ", "GPU1    NV2 ", "NV2", 0,
+       "row GPU1, column GPU0: the cell differs from row GPU0, column GPU1"},
+      {"GPU1    NV4      X", "GPU1     X      NV4", "GPU1     X", 9, ""},
+      {"NIC1    SYS", "mlx5_7  SYS", "mlx5_7", 0, "no column has the name of the row mlx5_7"},
+      {"NIC0    PIX", "WARNING: slow\nNIC0    PIX", "WARNING", 0,
+       "the line \"WARNING: slow\" is no row, but the row NIC0 follows: remove the line, or join"},
+      {"NIC1: mlx5_bond_0", "NIC1: mlx5_0", "NIC1: mlx5_0", 6, "two devices are called mlx5_0"}};
+  const auto with = [](const char* from, const char* to) {
     std::string text = pairs;
-    return text.replace(text.find(from), from.size(), to);
+    return text.replace(text.find(from), std::strlen(from), to);
   };
-  SUBCASE("a short row") {
-    const std::string text = with("SYS     PHB     PIX     SYS      X\n", "SYS     PHB\n");
-    CHECK(error_of(read_topo, text) ==
-          at_byte(text, "PHB\n\n", 3) + "row NIC1 has no cell for GPU3");
+  for (const auto& [from, to, at, past, what] : damages) {
+    CAPTURE(to);
+    const std::string text = with(from, to);
+    const std::string error = error_of(read_topo, text);
+    CHECK_MESSAGE(error.starts_with(at_byte(text, at, past) + what), error);
   }
-  SUBCASE("a cell that is none") {
-    const std::string text = with("PIX     SYS     0-3", "0-3,8-11    0");
-    CHECK(error_of(read_topo, text) ==
-          at_byte(text, "0-3,8-11") +
-              "row GPU0, column NIC0: this is not a cell of nvidia-smi topo -m");
-  }
-  SUBCASE("links without a number") {
-    CHECK(error_of(read_topo, with("NV4", "NV0")).find("row GPU0, column GPU1") !=
-          std::string::npos);
-    CHECK(error_of(read_topo, with("NV4", "NV99999")).find("not a cell") != std::string::npos);
-  }
-  SUBCASE("an asymmetric cell") {
-    const std::string text = with("GPU1    NV4 ", "GPU1    NV2 ");
-    CHECK(error_of(read_topo, text) ==
-          at_byte(text, "NV2") +
-              "row GPU1, column GPU0: the cell differs from row GPU0, column GPU1");
-  }
-  SUBCASE("X beside the diagonal") {
-    const std::string text = with("GPU1    NV4      X", "GPU1     X      NV4");
-    CHECK(error_of(read_topo, text).starts_with(at_byte(text, "GPU1     X", 9)));
-  }
-  SUBCASE("NVLinks of a NIC") {
-    CHECK(error_of(read_topo, with("PIX", "NV1")).find("a NIC has no NVLinks") !=
-          std::string::npos);
-  }
-  SUBCASE("a row is missing") {
-    const std::string text = pairs.substr(0, pairs.find("NIC1    SYS"));
-    CHECK(error_of(read_topo, text) ==
-          fmt::format("dir/node7.txt: byte {}: the matrix has 5 rows, but 6 columns: it lacks the "
-                      "row of NIC1",
-                      text.size()));
-    const std::string legend = text + "\nLegend:\n";
-    CHECK(error_of(read_topo, legend)
-              .starts_with(at_byte(legend, "Legend:") + "the matrix has 5 rows"));
-    const std::string renamed = with("NIC1    SYS", "mlx5_7  SYS");
-    CHECK(error_of(read_topo, renamed) ==
-          at_byte(renamed, "mlx5_7") + "no column has the name of the row mlx5_7");
-  }
-  SUBCASE("a line between the rows") {
-    const std::string text = with("NIC0    PIX", "WARNING: slow\nNIC0    PIX");
-    CHECK(error_of(read_topo, text) ==
-          at_byte(text, "WARNING") +
-              "the line \"WARNING: slow\" is no row, but the row NIC0 follows: "
-              "remove the line, or join it to its row");
-    const std::string wrapped = with("0-3,8-11        0", "\n  0-3,8-11   0");
-    CHECK(error_of(read_topo, wrapped).find("but the row GPU1 follows") != std::string::npos);
-    // A damaged matrix is named even if another one follows.
-    CHECK(error_of(read_topo, with("NV4", "NV0") + pairs).find("row GPU0, column GPU1") !=
-          std::string::npos);
-  }
-  SUBCASE("a device twice") {
-    CHECK(error_of(read_topo, with("GPU2    GPU3", "GPU2    GPU2"))
-              .find("two columns are called GPU2") != std::string::npos);
-    CHECK(error_of(read_topo, with("\nGPU1 ", "\nGPU0 ")).find("two rows are called GPU0") !=
-          std::string::npos);
-    const std::string text = with("NIC1: mlx5_bond_0", "NIC1: mlx5_0");
-    CHECK(error_of(read_topo, text) ==
-          at_byte(text, "NIC1: mlx5_0", 6) + "two devices are called mlx5_0");
-    CHECK(error_of(read_topo, "\tGPU1\tGPU01\tCPU Affinity\nGPU1 X PIX 0\nGPU01 PIX X 0\n")
-              .find("two devices are called GPU01") != std::string::npos);
-  }
-  SUBCASE("a name that is none") {
-    CHECK(error_of(read_topo, with("mlx5_bond_0", "mlx5/0")).find("not the name of a device") !=
-          std::string::npos);
-  }
+  const auto says = [](const std::string& text, const char* what) {
+    const std::string error = error_of(read_topo, text);
+    CHECK_MESSAGE(error.find(what) != std::string::npos, error);
+  };
+  says(with("PIX", "NV1"), "a NIC has no NVLinks");
+  says(with("0-3,8-11        0", "\n  0-3,8-11   0"), "but the row GPU1 follows");
+  says(with("GPU2    GPU3", "GPU2    GPU2"), "two columns are called GPU2");
+  says(with("\nGPU1 ", "\nGPU0 "), "two rows are called GPU0");
+  says("\tGPU1\tGPU01\tCPU Affinity\nGPU1 X PIX 0\nGPU01 PIX X 0\n",
+       "two devices are called GPU01");
+  says(with("mlx5_bond_0", "mlx5/0"), "not the name of a device");
+  // A damaged matrix is named even if another one follows.
+  says(with("NV4", "NV0") + pairs, "row GPU0, column GPU1");
+  const std::string cut = pairs.substr(0, pairs.find("NIC1    SYS"));
+  says(cut, "the matrix has 5 rows, but 6 columns: it lacks the row of NIC1");
+  says(cut + "\nLegend:\n", "the matrix has 5 rows");
 }
 
 TEST_CASE("topo -m: sizes are bounded") {

@@ -15,6 +15,7 @@ namespace {
 using atoll::get_fact;
 using atoll::IslandState;
 using atoll::Topology;
+using topology_test::check_facts;
 using topology_test::error_of;
 using topology_test::island_sizes;
 namespace fact = atoll::fact;
@@ -78,8 +79,7 @@ TEST_CASE("-q -x: who a GPU is") {
   REQUIRE(read.hosts.size() == 1);
   CHECK(read.hosts[0].id == "node7");
   CHECK(read.hosts[0].gpu_links == IslandState::unknown);
-  CHECK(get_fact(read.hosts[0].facts, fact::driver_version) == "570.86.15");
-  CHECK(get_fact(read.hosts[0].facts, fact::cuda_version) == "12.8");
+  check_facts(read.hosts[0].facts, "driver.version 570.86.15; cuda.version 12.8");
   REQUIRE(read.gpus.size() == 2);
   CHECK(read.gpus[0].id == "node7/gpu0");
   CHECK(read.gpus[0].busid == "00000000:1b:00.0");
@@ -94,19 +94,10 @@ TEST_CASE("-q -x: who a GPU is") {
 
 TEST_CASE("-q -x: PCIe, memory, power, and health of a GPU") {
   const atoll::Facts facts = facts_of(h100);
-  CHECK(get_fact(facts, fact::pci_device) == "10de:2330");
-  CHECK(get_fact(facts, fact::pci_gt_s) == "2.5");
-  CHECK(get_fact(facts, fact::pci_gt_s_max) == "32");
-  CHECK(get_fact(facts, fact::pci_width) == "8");
-  CHECK(get_fact(facts, fact::pci_width_max) == "16");
-  CHECK(get_fact(facts, fact::pci_replays) == "7");
-  CHECK(get_fact(facts, fact::memory_bytes) == "85520809984");
-  CHECK(get_fact(facts, fact::power_limit_w) == "650.5");
-  CHECK(get_fact(facts, fact::power_default_w) == "700");
-  CHECK(get_fact(facts, fact::persistence) == "yes");
-  CHECK(get_fact(facts, fact::mig) == "no");
-  CHECK(get_fact(facts, fact::ecc_remap_pending) == "yes");
-  CHECK(get_fact(facts, fact::ecc_remap_failed) == "no");
+  check_facts(facts,
+              "pci.device 10de:2330; pci.gt_s 2.5; pci.gt_s_max 32; pci.width 8; pci.width_max 16; "
+              "pci.replays 7; memory_bytes 85520809984; power.limit_w 650.5; power.default_w 700; "
+              "persistence yes; mig no; ecc.remap_pending yes; ecc.remap_failed no");
   CHECK_FALSE(facts.contains(fact::sm));
   CHECK_FALSE(facts.contains(fact::throttle));
   CHECK_FALSE(facts.contains(fact::fabric_state));
@@ -143,9 +134,9 @@ TEST_CASE("-q -x: the state of the fabric") {
   CHECK(get_fact(facts_of(fabric("N/A", "N/A")), fact::fabric_state) == "not_supported");
   CHECK_FALSE(facts_of(fabric("Dreaming", "")).contains(fact::fabric_state));
   const atoll::Facts facts = facts_of(fabric("Completed", cluster_a));
-  CHECK(get_fact(facts, fact::fabric_status) == "success");
-  CHECK(get_fact(facts, fact::fabric_cluster) == "abcdef01-0000-0000-0000-000000000001");
-  CHECK(get_fact(facts, fact::fabric_clique) == "3");
+  check_facts(facts,
+              "fabric.status success; fabric.cluster abcdef01-0000-0000-0000-000000000001; "
+              "fabric.clique 3");
   CHECK_FALSE(facts_of(fabric("N/A", "N/A")).contains(fact::fabric_cluster));
 }
 
@@ -184,14 +175,6 @@ TEST_CASE("-q -x: the fabric joins GPUs that completed in one cluster") {
   CHECK(atoll::find_islands(alone)[0].state == IslandState::unknown);
 }
 
-TEST_CASE("-q -x: a model without a connector proves that there are no links") {
-  const std::string t4 = "<product_name>Tesla T4</product_name>";
-  const auto islands = atoll::find_islands(read_log(
-      whole_log(gpu_element("00000000:1B:00.0", t4) + gpu_element("00000000:43:00.0", t4))));
-  REQUIRE(islands.size() == 2);
-  CHECK(islands[0].state == IslandState::none);
-}
-
 TEST_CASE("-q -x: reasons for lower clocks, under both names of the list") {
   for (const char* word : {"event", "throttle"}) {
     const auto throttle = [&](const std::string& active) {
@@ -221,8 +204,7 @@ TEST_CASE("-q -x: power limits under their older names") {
       "<power_readings><power_limit>300.00 W</power_limit>"
       "<default_power_limit>400.00 W</default_power_limit>"
       "<enforced_power_limit>250.00 W</enforced_power_limit></power_readings>");
-  CHECK(get_fact(facts, fact::power_limit_w) == "250");
-  CHECK(get_fact(facts, fact::power_default_w) == "400");
+  check_facts(facts, "power.limit_w 250; power.default_w 400");
 }
 
 TEST_CASE("-q -x: MIG devices") {

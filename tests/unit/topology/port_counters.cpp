@@ -45,27 +45,61 @@ Finding the_finding(const Topology& before, const Topology& after) {
 
 }  // namespace
 
-TEST_CASE("port counters: errors that rose") {
+TEST_CASE("port counters: what rose, how bad it is, and what to do") {
+  struct {
+    const char* layer;
+    std::string_view fact;
+    const char *counts, *id;
+    Severity severity;
+    const char* fix;  // a part of it
+  } const cases[] = {
+      {"infiniband", fact::errors, "port_rcv_errors 1", "errors_rose", Severity::warning,
+       "mlxlink -d mlx5_0 -p 1 -c"},
+      {"ethernet", fact::congestion, "packet_seq_err 2", "packets_lost", Severity::warning,
+       "mlnx_qos -i $(ls /sys/class/infiniband/mlx5_0/device/net)"},
+      {"infiniband", fact::congestion, "implied_nak_seq_err 1", "packets_lost", Severity::warning,
+       "perfquery -x"},
+      {"infiniband", fact::congestion, "port_xmit_discards 1", "packets_discarded",
+       Severity::warning, "ibqueryerrors"},
+      {"ethernet", fact::congestion, "port_xmit_discards 1", "packets_discarded", Severity::warning,
+       "pause frames"},
+      {"ethernet", fact::congestion, "np_cnp_sent 999", "fabric_congested", Severity::info,
+       "each rail to one leaf switch"},
+      {"ethernet", fact::congestion, "rp_cnp_handled 1000", "fabric_congested", Severity::warning,
+       "each rail to one leaf switch"},
+      {"infiniband", fact::congestion, "rnr_nak_retry_err 999", "receiver_not_ready",
+       Severity::info, "atoll-topo --top"},
+      {"infiniband", fact::congestion, "rnr_nak_retry_err 1000", "receiver_not_ready",
+       Severity::warning, "atoll-topo --top"},
+      {"infiniband", fact::congestion, "port_xmit_wait 123456789012", "sender_waited",
+       Severity::info, "atoll-topo --doctor"}};
+  for (const auto& one : cases) {
+    CAPTURE(one.counts);
+    const Topology before = ports(one.layer);
+    Topology after = before;
+    set(after, 0, one.fact, one.counts);
+    const Finding finding = the_finding(before, after);
+    CHECK(finding.id == one.id);
+    CHECK(finding.severity == one.severity);
+    CHECK(finding.subjects == Strings{"a/mlx5_0"});
+    std::string rise = one.counts;
+    rise.insert(rise.find(' ') + 1, 1, '+');
+    CHECK(finding.evidence == "during the run, a/mlx5_0: " + rise);
+    CHECK_FALSE(finding.consequence.empty());
+    CHECK(finding.fix.find(one.fix) != std::string::npos);
+  }
+}
+
+TEST_CASE("port counters: only what rose is shown, and the command names the port") {
   Topology before = ports("infiniband"), after = ports("infiniband");
   set(before, 0, fact::errors, "symbol_error 12, link_downed 3");
   set(after, 0, fact::errors, "symbol_error 20, link_downed 3, port_rcv_errors 1");
-  set(before, 1, fact::errors, "symbol_error 7");
-  set(after, 1, fact::errors, "symbol_error 7");
-  Finding finding = the_finding(before, after);
-  CHECK(finding.id == "errors_rose");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"a/mlx5_0"});
-  CHECK(finding.evidence == "during the run, a/mlx5_0: symbol_error +8, port_rcv_errors +1");
-  CHECK(finding.consequence ==
-        "packets are sent again or lost, because a cable, transceiver or port is bad");
-  CHECK(finding.fix ==
-        "mlxlink -d mlx5_0 -p 1 -c; clean or change the cable, then the transceiver");
+  CHECK(the_finding(before, after).evidence ==
+        "during the run, a/mlx5_0: symbol_error +8, port_rcv_errors +1");
   before.nics[0].name = after.nics[0].name = "mlx5_0:2";
-  CHECK(the_finding(before, after).fix ==
-        "mlxlink -d mlx5_0 -p 2 -c; clean or change the cable, then the transceiver");
+  CHECK(the_finding(before, after).fix.starts_with("mlxlink -d mlx5_0 -p 2 -c;"));
   before.nics[0].name = after.nics[0].name = "$(reboot)";
-  CHECK(the_finding(before, after).fix ==
-        "mlxlink -d NAME -p 1 -c; clean or change the cable, then the transceiver");
+  CHECK(the_finding(before, after).fix.starts_with("mlxlink -d NAME -p 1 -c;"));
 }
 
 TEST_CASE("port counters: counters that fell, vanished or are unknown are no finding") {
@@ -104,27 +138,6 @@ TEST_CASE("port counters: the worst ports first, the others counted") {
         "symbol_error +3; and 2 more");
 }
 
-TEST_CASE("port counters: packets that were lost, on RoCE and on InfiniBand") {
-  Topology before = ports("ethernet"), after = before;
-  set(after, 0, fact::congestion, "out_of_sequence 3, packet_seq_err 2, local_ack_timeout_err 1");
-  Finding finding = the_finding(before, after);
-  CHECK(finding.id == "packets_lost");
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence ==
-        "during the run, a/mlx5_0: out_of_sequence +3, packet_seq_err +2, "
-        "local_ack_timeout_err +1");
-  CHECK(finding.consequence == "packets were lost or overtook each other, and were sent again");
-  CHECK(finding.fix ==
-        "give RoCE one priority with PFC and ECN on all NICs and switch ports: mlnx_qos -i $(ls "
-        "/sys/class/infiniband/mlx5_0/device/net); look for discards on the switches");
-  before = after = ports("infiniband");
-  set(after, 0, fact::congestion, "implied_nak_seq_err 1");
-  finding = the_finding(before, after);
-  CHECK(finding.id == "packets_lost");
-  CHECK(finding.fix ==
-        "find errors and discards on the way of the packets: ibqueryerrors; perfquery -x");
-}
-
 TEST_CASE("port counters: ports of RoCE and of InfiniBand have separate findings") {
   const Topology before = ports("infiniband", 2);
   Topology after = before;
@@ -133,63 +146,16 @@ TEST_CASE("port counters: ports of RoCE and of InfiniBand have separate findings
     set(after, nic, fact::congestion, "port_xmit_discards " + std::to_string(nic + 1));
   const auto findings = compare_ports(before, after);
   REQUIRE(findings.size() == 2);
-  CHECK(findings[0].id == "packets_discarded");
-  CHECK(findings[0].severity == Severity::warning);
   CHECK(findings[0].subjects == Strings{"a/mlx5_1", "a/mlx5_0"});
-  CHECK(findings[0].evidence ==
-        "during the run, a/mlx5_1: port_xmit_discards +2; a/mlx5_0: port_xmit_discards +1");
-  CHECK(findings[0].consequence == "the port discarded packets, because it was down or congested");
-  CHECK(findings[0].fix ==
-        "find a link that went down (dmesg) or a congested switch port (ibqueryerrors)");
   CHECK(findings[1].subjects == Strings{"b/mlx5_0"});
-  CHECK(findings[1].fix ==
-        "find a link that went down (dmesg) or a congested switch port (its counters of discards "
-        "and pause frames)");
 }
 
-TEST_CASE("port counters: congestion is a warning if there was much of it") {
-  const Topology before = ports("ethernet");
-  Topology after = before;
-  set(after, 0, fact::congestion, "np_ecn_marked_roce_packets 999, np_cnp_sent 40");
-  Finding finding = the_finding(before, after);
-  CHECK(finding.id == "fabric_congested");
-  CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence ==
-        "during the run, a/mlx5_0: np_ecn_marked_roce_packets +999, np_cnp_sent +40");
-  CHECK(finding.consequence == "queues in switches grew, and senders slowed down");
-  CHECK(finding.fix ==
-        "spread flows over the links between switches (adaptive routing, ECMP), connect each rail "
-        "to one leaf switch, and look for other jobs on these links");
-  set(after, 1, fact::congestion, "rp_cnp_handled 1000");
-  finding = the_finding(before, after);
-  CHECK(finding.severity == Severity::warning);
-  CHECK(finding.subjects == Strings{"b/mlx5_0", "a/mlx5_0"});
-}
-
-TEST_CASE("port counters: waiting senders and receivers, warnings before information") {
+TEST_CASE("port counters: warnings stand before information") {
   const Topology before = ports("infiniband");
   Topology after = before;
-  set(after, 0, fact::congestion, "rnr_nak_retry_err 10, port_xmit_wait 123456789012");
-  auto findings = compare_ports(before, after);
-  REQUIRE(findings.size() == 2);
-  CHECK(findings[0].id == "receiver_not_ready");
-  CHECK(findings[0].severity == Severity::info);
-  CHECK(findings[0].evidence == "during the run, a/mlx5_0: rnr_nak_retry_err +10");
-  CHECK(findings[0].consequence == "the port waited for receivers that had no buffer ready");
-  CHECK(findings[0].fix ==
-        "find the slow ranks among those that this port sends to: atoll-topo --top");
-  CHECK(findings[1].id == "sender_waited");
-  CHECK(findings[1].severity == Severity::info);
-  CHECK(findings[1].evidence == "during the run, a/mlx5_0: port_xmit_wait +123456789012");
-  CHECK(findings[1].consequence ==
-        "the port had data to send, but a receiver or a switch was slow; the length of a tick "
-        "depends on the adapter, so compare ports and runs");
-  CHECK(findings[1].fix ==
-        "find slow receivers (atoll-topo --doctor) and congested switch ports (ibqueryerrors)");
   set(after, 0, fact::congestion, "np_cnp_sent 1, rnr_nak_retry_err 1000");
-  findings = compare_ports(before, after);
+  const auto findings = compare_ports(before, after);
   REQUIRE(findings.size() == 2);
   CHECK(findings[0].id == "receiver_not_ready");
-  CHECK(findings[0].severity == Severity::warning);
   CHECK(findings[1].id == "fabric_congested");
 }

@@ -201,12 +201,6 @@ TEST_CASE("ranks: as Slurm binds them, one GPU each or a set for several") {
                         seeing("a", 3, "2,3")}) == Names{"a/gpu3", "a/gpu2", "a/gpu1", "a/gpu0"});
 }
 
-TEST_CASE("ranks: equal bus ids of two hosts are two GPUs") {
-  const Topology topology = four();
-  CHECK(topology.gpus[0].busid == topology.gpus[4].busid);
-  CHECK(gpus(topology, {seeing("b", 0, "3"), seeing("a", 0, "3")}) == Names{"b/gpu0", "a/gpu0"});
-}
-
 TEST_CASE("ranks: processor sets are carried") {
   RankEnvironment rank = environment("a", 0);
   rank.cpus = {0, 1, 8};

@@ -4,29 +4,8 @@
 #include "wording.hpp"
 
 using atoll::Topology;
+using machines::contains;
 using machines::gpu;
-
-namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-}  // namespace
-
-TEST_CASE("wording: numbers and names") {
-  CHECK(atoll::plural(1, "GPU") == "1 GPU");
-  CHECK(atoll::plural(0, "GPU") == "0 GPUs");
-  CHECK(atoll::plural(2, "island or host") == "2 islands or hosts");
-  CHECK(atoll::enumerate(std::vector<std::string>{"a", "b", "c"}) == "a, b and c");
-  CHECK(atoll::enumerate(std::vector<std::string>{"a", "b", "c"}, 2) == "a, b and 1 more");
-  CHECK(atoll::natural_less("mlx5_2", "mlx5_10"));
-  CHECK_FALSE(atoll::natural_less("mlx5_10", "mlx5_2"));
-  CHECK(atoll::printable("a\x1b[0m\n") == "a?[0m?");
-  CHECK(atoll::number_ranges(std::vector<int>{0, 1, 2, 5}) == "0-2, 5");
-  CHECK(atoll::number_ranges(std::vector<int>{3, 2, 1}) == "3, 2, 1");
-  CHECK(atoll::number_ranges(std::vector<int>{}).empty());
-}
 
 TEST_CASE("wording: hosts that share a name show their ids") {
   Topology topology;
@@ -63,58 +42,38 @@ TEST_CASE("tree: hosts, devices by NUMA node, islands") {
 }
 
 TEST_CASE("tree and JSON: the NICs of ranks on CPU memory, and the reason") {
-  const auto add = [](Topology& topology, const std::string& name, int numa) -> auto& {
-    auto& nic = topology.nics.emplace_back();
-    nic.id = "a/" + name;
-    nic.host = "a";
-    nic.name = name;
-    nic.state = "active";
-    nic.layer = "infiniband";
+  Topology topology;
+  machines::add_host(topology, "a");
+  for (const int numa : {0, 1}) {
+    machines::add_nic(topology, "a", 400);
+    auto& nic = topology.nics.back();
+    nic.name = "mlx5_" + std::to_string(numa);
+    nic.id = "a/" + nic.name;
     nic.numa = numa;
-    return nic;
-  };
-  for (const bool has_gpus : {false, true}) {
-    CAPTURE(has_gpus);
-    Topology topology;
-    machines::add_host(topology, "a", has_gpus ? 2 : 0);
-    add(topology, "mlx5_0", 0);
-    add(topology, "mlx5_1", 1);
-    std::string tree = to_tree(atoll::inspect(topology));
-    CHECK(contains(tree,
-                   "\n  ranks on CPU memory  -> mlx5_0 and mlx5_1: the rank is not bound to "
-                   "the cores of one NUMA node\n"));
-    CHECK(contains(tree,
-                   "\n    ranks on CPU memory  -> mlx5_0 is on NUMA node 0, where the rank "
-                   "runs\n  NUMA node 1\n"));
-    CHECK(contains(tree,
-                   "\n    ranks on CPU memory  -> mlx5_1 is on NUMA node 1, where the rank "
-                   "runs\n"));
-    const std::string json = to_json(atoll::inspect(topology));
-    CHECK(contains(json, "\"cores_affinity\": [\n"));
-    CHECK(contains(json,
-                   R"({"host":"a","numa":1,"nearest":["a/mlx5_1"],"use":["a/mlx5_1"],)"
-                   R"("level":"NODE","why":"mlx5_1 is on NUMA node 1, where the rank runs"})"));
-    CHECK(Topology::from_json(json, "test").nics.size() == 2);
-
-    topology.nics[1].state = "down";
-    tree = to_tree(atoll::inspect(topology));
-    CHECK(contains(tree,
-                   "\n    ranks on CPU memory  -> mlx5_0: no active NIC is on NUMA node 1, "
-                   "where the rank runs\n"));
-    topology.nics[0].state = "down";
-    tree = to_tree(atoll::inspect(topology));
-    CHECK(contains(tree, "\n  ranks on CPU memory: no active NIC that joins hosts\n"));
-    CHECK(tree.find("ranks on CPU memory") == tree.rfind("ranks on CPU memory"));
   }
-  Topology single;
-  machines::add_host(single, "a");
-  single.hosts[0].numa_nodes = 1;
-  CHECK(!contains(to_tree(atoll::inspect(single)), "ranks on CPU memory"));
-  add(single, "mlx5_0", 0);
-  const std::string tree = to_tree(atoll::inspect(single));
-  CHECK(contains(tree, "  NUMA node 0\n"));
+  std::string tree = to_tree(atoll::inspect(topology));
+  for (const char* part :
+       {"\n  ranks on CPU memory  -> mlx5_0 and mlx5_1: the rank is not bound to",
+        "\n    ranks on CPU memory  -> mlx5_0 is on NUMA node 0, where the rank runs\n",
+        "\n    ranks on CPU memory  -> mlx5_1 is on NUMA node 1, where the rank runs\n"})
+    CHECK_MESSAGE(contains(tree, part), tree);
+  const std::string json = to_json(atoll::inspect(topology));
+  CHECK(contains(json, "\"cores_affinity\": [\n"));
+  CHECK(contains(json, R"({"host":"a","numa":1,"nearest":["a/mlx5_1"],"use":["a/mlx5_1"],)"
+                       R"("level":"NODE","why":"mlx5_1 is on NUMA node 1, where the rank runs"})"));
+  CHECK(Topology::from_json(json, "test").nics.size() == 2);
+  // Without an active NIC the reason stands once, for the host.
+  for (auto& nic : topology.nics) nic.state = "down";
+  tree = to_tree(atoll::inspect(topology));
+  CHECK(contains(tree, "\n  ranks on CPU memory: no active NIC that joins hosts\n"));
+  CHECK(tree.find("ranks on CPU memory") == tree.rfind("ranks on CPU memory"));
+  // On a host with one NUMA node every rank is bound to it.
+  topology.hosts[0].numa_nodes = 1;
+  topology.nics.pop_back();
+  topology.nics[0].state = "active";
+  tree = to_tree(atoll::inspect(topology));
   CHECK(contains(tree, "ranks on CPU memory  -> mlx5_0 is on NUMA node 0, where the rank runs\n"));
-  CHECK(!contains(tree, "not bound"));
+  CHECK_FALSE(contains(tree, "not bound"));
 }
 
 TEST_CASE("matrix: how each pair is joined") {

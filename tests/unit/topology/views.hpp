@@ -70,6 +70,13 @@ inline const TopologyConflict* conflict(const Topology& topology, const std::str
   return nullptr;
 }
 
+// Returns the values of a conflict, "NUMBER (FILE), not NUMBER (FILE)", or "" if there is none.
+inline std::string dispute(const Topology& topology, const std::string& subject,
+                           const std::string& member) {
+  const TopologyConflict* const found = conflict(topology, subject, member);
+  return found == nullptr ? "" : found->believed + ", not " + found->contradiction;
+}
+
 inline std::string error_of(const std::vector<Topology>& views) {
   try {
     atoll::merge_views("node", views, std::vector<std::string>{"a.xml", "b.txt"});

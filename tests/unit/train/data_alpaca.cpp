@@ -84,20 +84,6 @@ TEST_CASE("list: wrong types and missing fields name record and field") {
   CHECK(failure(R"([{"instruction": "i", "output": null}])").says("\"output\" is missing"));
 }
 
-TEST_CASE("list: cut anywhere is an error with a byte inside the file") {
-  const std::string whole = R"([{"instruction": "i", "input": "x", "output": "o"}])";
-  for (std::size_t size = 0; size < whole.size(); ++size) {
-    CAPTURE(size);
-    const auto cut = failure(std::string_view(whole).substr(0, size));
-    CHECK(cut.code == ErrorCode::bad_data);
-    const std::string told = "a.json: not whole JSON: wrong or cut off at byte ";
-    REQUIRE(cut.message.starts_with(told));
-    CHECK(std::stoul(cut.message.substr(told.size())) <= size);
-  }
-  CHECK(failure(whole + "]").thrown);
-  CHECK(failure(whole + " x").thrown);
-}
-
 TEST_CASE("list: invalid UTF-8, control characters, lone surrogates, huge nesting and numbers") {
   CHECK(failure("[{\"instruction\": \"\xff\", \"output\": \"o\"}]").says("byte 18"));
   CHECK(failure("[{\"instruction\": \"\xc0\x80\", \"output\": \"o\"}]").thrown);

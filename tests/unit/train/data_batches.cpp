@@ -224,21 +224,6 @@ TEST_CASE("step: rows are spread evenly over micro batches, unless all have one 
   CHECK(rows_of(1, PadTo::pack) == Rows{1});
 }
 
-TEST_CASE("step: more ranks than samples") {
-  const auto data = numbered(5);
-  const BatchOptions options{.global_batch = 2, .micro_batch = 1, .seq = 48};
-  std::size_t samples = 0;
-  for (int rank = 0; rank < 6; ++rank) {
-    Batches batches(data, options, {rank, 6});
-    const auto step = batches.step({0, 2});  // this is the last step of the epoch, with one sample
-    CHECK(step.samples == 1);
-    CHECK(step.micro_batches == 1);
-    samples += step.mine.size();
-    if (rank > 0) CHECK(batches.micro_batch(step, 0).valid == 0);
-  }
-  CHECK(samples == 1);
-}
-
 TEST_CASE("rows: longest rounds up to 16 and never beyond seq") {
   Dataset data("two");
   const std::vector<std::int32_t> tokens(17, 1000);
@@ -260,17 +245,6 @@ TEST_CASE("position: steps of a run, epoch by epoch") {
   CHECK(batches.steps_per_epoch() == 3);
   for (std::int64_t n = 0; n <= 10; ++n) {
     CHECK(batches.position(n) == train::Position{n / 3, n % 3});
-  }
-}
-
-TEST_CASE("position: resuming at a step gives the step of the uninterrupted run") {
-  const auto data = numbered(10);
-  const BatchOptions options{.global_batch = 4, .seq = 48, .seed = 1};
-  Batches whole(data, options, {});
-  for (std::int64_t n = 0; n < 7; ++n) {
-    const auto position = whole.position(n);
-    Batches resumed(data, options, {});
-    CHECK(resumed.step(position).mine == whole.step(position).mine);
   }
 }
 

@@ -3,33 +3,32 @@
 // small model that is part of the repository.
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
-#include "data/dataset.hpp"
+#include "atoll/error.hpp"
 #include "data/file.hpp"
 #include "data/tokenizer.hpp"
-#include "unit/train/data_temporary.hpp"
 
 namespace {
 
 using atoll::ErrorCode;
-using train_test::failure_of;
-using train_test::TemporaryFolder;
 
 const std::filesystem::path source_dir = ATOLL_TEST_SOURCE_DIR;
 
-// Returns the path of a data file below ATOLL_TEST_SHARED, or below the folder `shared` beside the
+// Returns the path of the model below ATOLL_TEST_SHARED, or below the folder `shared` beside the
 // source tree if ATOLL_TEST_SHARED is not set.
-std::filesystem::path shared_file(const std::string& name) {
+std::filesystem::path model_file() {
   const char* shared = std::getenv("ATOLL_TEST_SHARED");
   const auto root =
       shared != nullptr ? std::filesystem::path(shared) : source_dir / ".." / "shared";
-  return root / "data" / name;
+  return root / "data" / "mistral-7b-v0.1.tokenizer.model";
 }
-
-std::filesystem::path model_file() { return shared_file("mistral-7b-v0.1.tokenizer.model"); }
 
 [[noreturn]] void skip(const std::string& reason) {
   std::printf("skipped: %s\n", reason.c_str());
@@ -73,73 +72,4 @@ TEST_CASE("mistral: golden texts give the golden ids") {
     CAPTURE(text);
     CHECK(tokenizer.encode(text) == item.at("ids").get<std::vector<std::int32_t>>());
   }
-}
-
-TEST_CASE("mistral: decode gives the text back, without special pieces") {
-  const auto& tokenizer = mistral();
-  const std::string text = "Naïve café — 12 €\n\tnext line";
-  auto ids = tokenizer.encode(text);
-  CHECK(tokenizer.decode(ids) == text);
-  ids.insert(ids.begin(), tokenizer.bos());
-  ids.push_back(tokenizer.eos());
-  CHECK(tokenizer.decode(ids) == text);
-  const std::vector<std::int32_t> outside{32000};
-  CHECK(failure_of([&] { (void)tokenizer.decode(outside); }).code == ErrorCode::invalid_argument);
-}
-
-TEST_CASE("mistral: control words and broken UTF-8 are plain text") {
-  const auto& tokenizer = mistral();
-  for (const auto id : tokenizer.encode("</s> <s> \xff\xfe <unk>")) {
-    CHECK(id != tokenizer.bos());
-    CHECK(id != tokenizer.eos());
-  }
-}
-
-TEST_CASE("mistral: a truncated model is one clear error") {
-  (void)mistral();
-  const TemporaryFolder folder;
-  const std::string whole = train::read_file(model_file(), 1U << 20U);
-  const auto size = whole.size();
-  for (const std::size_t kept : {std::size_t{1}, std::size_t{17}, size / 3, size / 2, size - 1}) {
-    CAPTURE(kept);
-    const auto file = folder.write("cut.model", std::string_view(whole).substr(0, kept));
-    const auto failure = failure_of([&] { (void)train::open_tokenizer(file.string()); });
-    CHECK(failure.code == ErrorCode::bad_data);
-    CHECK(failure.says("cut.model: byte "));
-  }
-}
-
-TEST_CASE("mistral: alpaca rows begin with bos, end with eos, and the loss is on the output") {
-  const auto& tokenizer = mistral();
-  const TemporaryFolder folder;
-  const auto file = folder.write(
-      "one.json",
-      R"([{"instruction": "Say yes or no.", "input": "Is 2 even?", "output": "Yes, it is."}])");
-  const auto data = train::open_dataset({.data = file.string(), .seq = 128}, tokenizer);
-  REQUIRE(data.size() == 1);
-  const auto sample = data.sample(0);
-  CHECK(sample.tokens.front() == tokenizer.bos());
-  CHECK(sample.labels.back() == tokenizer.eos());
-  std::vector<std::int32_t> learned;
-  for (const auto label : sample.labels) {
-    if (label != train::ignored_label && label != tokenizer.eos()) learned.push_back(label);
-  }
-  CHECK(tokenizer.decode(learned) == "Yes, it is.");
-}
-
-TEST_CASE("mistral: the alpaca sample is mostly padding at 512") {
-  const auto& tokenizer = mistral();
-  const auto file = shared_file("alpaca-2048.json");
-  if (!std::filesystem::exists(file)) {
-    MESSAGE("skipped: no " << file.string());
-    return;
-  }
-  const auto data = train::open_dataset({.data = file.string(), .seq = 512}, tokenizer);
-  CHECK(data.size() > 2000);
-  CHECK(data.longest() <= 512);
-  const double filled =
-      static_cast<double>(data.total_tokens()) / (512.0 * static_cast<double>(data.size()));
-  CHECK(filled > 0.10);
-  CHECK(filled < 0.25);
-  MESSAGE(data.size() << " samples, " << 100 * (1 - filled) << " % padding at 512");
 }

@@ -88,18 +88,6 @@ TEST_CASE("units and parameters carry Hugging Face's names") {
   CHECK_THROWS_AS(param_specs(config, 8), Error);
 }
 
-TEST_CASE("config.json is read, and written back") {
-  const TemporaryFile file("config.json", valid);
-  const ModelConfig config = train::read_hf_config(file.path());
-  CHECK(config.hidden == 48);
-  CHECK(config.head_dim == 16);
-  CHECK(config.sliding_window == 0);
-  const TemporaryFile again("again.json", hf_config_json(config, "float32"));
-  ModelConfig copy = train::read_hf_config(again.path());
-  copy.name = config.name;
-  CHECK(copy == config);
-}
-
 TEST_CASE("what is written for each preset is read as the same model") {
   for (const std::string_view name : train::preset_names()) {
     CAPTURE(name);

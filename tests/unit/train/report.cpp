@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -168,7 +167,7 @@ TEST_CASE("summary: no step, or no step after the warm-up") {
   CHECK(*metrics.summary().loss_last == Approx(2));
 }
 
-TEST_CASE("metrics.json: every name, with the figures of a typical run") {
+TEST_CASE("metrics.json: the figures of a typical run") {
   Metrics metrics(base);
   for (int i = 1; i <= 10; ++i) metrics.add(record(i, 4 - 0.1 * i));
   const train::RunInfo run{.run_name = "try",
@@ -189,39 +188,6 @@ TEST_CASE("metrics.json: every name, with the figures of a typical run") {
                            .proportional_memory_bytes = 110,
                            .wall_time_s = 25};
   const json out = train::metrics_json(run, base, metrics.summary());
-  for (const char* name : {"wall_time_s",
-                           "approx_tokens_per_rank",
-                           "approx_tokens_per_s_per_rank",
-                           "world_size",
-                           "gpu0",
-                           "engine",
-                           "model",
-                           "dataset",
-                           "fsdp",
-                           "bf16",
-                           "fp8",
-                           "tokens_per_s",
-                           "steps_per_s",
-                           "tflops",
-                           "mfu",
-                           "tflops_6n",
-                           "mfu_6n",
-                           "strategy",
-                           "mesh",
-                           "peak_memory_bytes",
-                           "planned_memory_bytes",
-                           "device_memory_bytes",
-                           "proportional_memory_bytes",
-                           "loss_first",
-                           "loss_last",
-                           "exposed_comm_fraction",
-                           "exposed_worst_s",
-                           "communication_s",
-                           "enqueue_s",
-                           "peak_flops_per_rank"}) {
-    CAPTURE(name);
-    CHECK(out.contains(name));
-  }
   CHECK(out["mesh"] == "2x2");
   CHECK(out["engine"]["name"] == "atoll");
   CHECK_FALSE(out["engine"]["version"].get<std::string>().empty());
@@ -433,12 +399,4 @@ TEST_CASE("metrics: the last and the lowest loss of evaluations, and the time th
   CHECK(summary.eval_loss == 2.5);
   CHECK(summary.eval_loss_min == 2.0);
   CHECK(*summary.speed.data_wait_s == doctest::Approx(0.4));
-}
-
-TEST_CASE("peak memory: positive and growing") {
-  const auto before = train::peak_resident_bytes();
-  CHECK(before > 1 << 20);
-  const std::vector<char> block(64U << 20U, 'x');
-  CHECK(block[1] == 'x');
-  CHECK(train::peak_resident_bytes() >= before);
 }

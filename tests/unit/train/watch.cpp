@@ -138,19 +138,6 @@ TEST_CASE("gpu: busy share and links from NVML, and machines without it") {
   CHECK_FALSE(train::GpuProbe("", ATOLL_FAKE_NVML_USE).read());
 }
 
-TEST_CASE("machine: this machine has CPUs and memory") {
-  train::MachineMeter meter(1);
-  volatile double sum = 0;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
-  while (std::chrono::steady_clock::now() < end) sum = sum + 1;
-  const auto use = meter.sample();
-  CHECK(use.cpu_machine > 0);
-  CHECK(use.cpu_ranks > 0);
-  CHECK(use.cpu_ranks <= 1);
-  CHECK(use.memory_used_fraction > 0);
-  CHECK(use.memory_used_fraction < 1);
-}
-
 TEST_CASE("prometheus: the figures of the last step, and a port that is taken") {
   std::unique_ptr<train::Endpoint> endpoint;
   const auto absent = failure_of([&] {
