@@ -73,6 +73,8 @@ enum { /* atoll_dtype: element type of a buffer */
   ATOLL_F8E5M2 = 12
 };
 
+/* bf16 and f16 are scaled and combined in f32 and rounded once. Sums and products of integers wrap
+ * around. */
 enum { /* atoll_reduce_op: operator of a reduction */
   ATOLL_SUM = 0,
   ATOLL_AVG = 1, /* the sum divided by the number of ranks, then rounded once */
@@ -124,26 +126,6 @@ enum { /* severity levels of atoll_core.log */
   ATOLL_LOG_ERROR = 4
 };
 
-/* A reduction of `nparts` arrays of `count` elements in one pass over memory. For every d it
- * computes dsts[d][i] = op over all p of factors[p] * parts[p][i], in the order of an adjacent-pair
- * tree: parts 0 and 1, parts 2 and 3, ..., then pairs of the results; an odd last part moves up a
- * level unchanged. bf16 and f16 are scaled and combined in f32 and rounded once. Sums and products
- * of integers wrap around. A dst may equal a part. */
-typedef struct atoll_reduction {
-  size_t size;
-  void* const* dsts;
-  const void* const* parts;
-  const double*
-      factors; /* one per part, for SUM and AVG of floating types; NULL: all factors are 1 */
-  int32_t ndsts;
-  int32_t nparts;
-  uint64_t count;
-  int32_t dtype;
-  int32_t op;
-  int32_t divisor;   /* number by which AVG divides the sum; 0 means nparts */
-  int32_t streaming; /* nonzero allows non-temporal stores, as no dst will be read soon */
-} atoll_reduction;
-
 /* Functions that core offers to a backend. They stay valid until shutdown() has returned. */
 typedef struct atoll_core {
   size_t size;
@@ -155,10 +137,6 @@ typedef struct atoll_core {
    * and "/" are deleted when every rank has closed the group. */
   atoll_status (*put)(void* ctx, const char* key, const void* value, size_t n);
   atoll_status (*get)(void* ctx, const char* key, void* value, size_t* n, int64_t timeout_ns);
-  /* Performs a reduction of CPU memory with vector instructions. */
-  atoll_status (*reduce)(void* ctx, const atoll_reduction* reduction);
-  /* Copies memory like memcpy(). Nonzero `streaming` allows non-temporal stores. */
-  void (*copy)(void* ctx, void* dst, const void* src, size_t bytes, int32_t streaming);
   /* Performs get() of `n` keys in one round trip to the store: waits until all of them exist, and
    * stores the value of keys[i] in values[i], whose capacity and size are sizes[i]. If a value does
    * not fit, the call sets all sizes and returns ATOLL_INVALID_ARGUMENT. */
@@ -203,10 +181,11 @@ typedef struct atoll_group {
    * choices to the backend. For an unknown algorithm open() returns ATOLL_INVALID_ARGUMENT, and the
    * error text lists the known algorithms. */
   const char* tuning;
-  /* Nonzero requires that collectives sum over the ranks in the order that atoll_reduction defines
-   * for its parts. A backend that cannot do so returns ATOLL_UNSUPPORTED on every rank, before it
-   * waits for other ranks. Core then opens the group again with 0 in this field and builds the sums
-   * of floating types itself. */
+  /* Nonzero requires that collectives sum over the ranks in the order of an adjacent-pair tree:
+   * ranks 0 and 1, ranks 2 and 3, ..., then pairs of the results; an odd last part moves up a level
+   * unchanged. A backend that cannot do so returns ATOLL_UNSUPPORTED on every rank, before it waits
+   * for other ranks. Core then opens the group again with 0 in this field and builds the sums of
+   * floating types itself. */
   int32_t deterministic;
   int32_t host_ranks;    /* number of ranks of the whole job on the caller's host; 0: unknown */
   int32_t checksum;      /* ATOLL_CHECKSUM_..., equal on all ranks; a backend may ignore it */

@@ -2,6 +2,7 @@
 // A view carries its element type at run time.
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -78,11 +79,52 @@ struct float8_e5m2 {
   friend bool operator==(float8_e5m2, float8_e5m2) = default;
 };
 
-ATOLL_API float to_float(bfloat16 value) noexcept;
-ATOLL_API float to_float(float16 value) noexcept;
+constexpr float to_float(bfloat16 value) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+// f16 has 10 instead of 23 bits of mantissa, and an exponent bias of 15 instead of 127.
+constexpr float to_float(float16 value) noexcept {
+  const std::uint32_t sign = (value.bits & 0x8000u) << 16;
+  const std::uint32_t exponent = (value.bits >> 10) & 0x1fu;
+  const std::uint32_t mantissa = value.bits & 0x3ffu;
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
+  }
+  const std::uint32_t wide = exponent == 0x1f ? 0xffu : exponent + (127 - 15);
+  return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
+}
+
 // These functions round to nearest even. NaN stays NaN; overflow gives infinity.
-ATOLL_API bfloat16 to_bfloat16(float value) noexcept;
-ATOLL_API float16 to_float16(float value) noexcept;
+constexpr bfloat16 to_bfloat16(float value) noexcept {
+  // Without branches, so that loops vectorise. Rounding could turn a NaN into infinity, so a NaN is
+  // truncated and made quiet.
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const std::uint32_t nan = (bits >> 16) | 0x40u;
+  return {static_cast<std::uint16_t>((bits & 0x7fff'ffffu) > 0x7f80'0000u ? nan : rounded)};
+}
+constexpr float16 to_float16(float value) noexcept {
+  constexpr std::uint32_t infinity = 0x7f80'0000;
+  constexpr std::uint32_t overflow = 0x477f'f000;  // 65520, midpoint of the largest f16 and 2^16
+  constexpr std::uint32_t normal = 0x3880'0000;    // 2^-14, the smallest normal f16
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u;
+  const std::uint32_t magnitude = bits & 0x7fff'ffffu;
+  const auto result = [sign](std::uint32_t rest) {
+    return float16{static_cast<std::uint16_t>(sign | rest)};
+  };
+  if (magnitude > infinity) return result(0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  if (magnitude >= overflow) return result(0x7c00u);
+  if (magnitude < normal) {
+    // Adding 0.5 aligns the unit of subnormal f16 (2^-24) with the last bit of the f32 mantissa, so
+    // the addition itself rounds to nearest even.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return result(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5f));
+  }
+  const std::uint32_t ties_to_even = 0xfff + ((magnitude >> 13) & 1);
+  return result((magnitude - ((127 - 15) << 23) + ties_to_even) >> 13);
+}
 
 template <class T>
 struct dtype_of_type {};
@@ -114,15 +156,13 @@ template <>
 struct dtype_of_type<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 
 template <class T>
-concept Element = requires {
-  dtype_of_type<std::remove_cv_t<T>>::value;
-};
+concept Element = requires { dtype_of_type<std::remove_cv_t<T>>::value; };
 template <class T>
 constexpr DType dtype_of = dtype_of_type<std::remove_cv_t<T>>::value;
 
 template <class R>
 concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
-    Element<std::ranges::range_value_t<R>>;
+                       Element<std::ranges::range_value_t<R>>;
 template <class R>
 concept WritableRange =
     ElementRange<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
@@ -158,7 +198,7 @@ struct ConstView {
   constexpr ConstView(const void* data_, std::uint64_t count_, DType dtype_)
       : data(data_), count(count_), dtype(dtype_) {}
   template <ElementRange R>
-  requires std::ranges::borrowed_range<R>
+    requires std::ranges::borrowed_range<R>
   constexpr ConstView(
       R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : ConstView(std::ranges::data(range), std::ranges::size(range),
@@ -190,7 +230,7 @@ struct View {
   constexpr View(void* data_, std::uint64_t count_, DType dtype_)
       : data(data_), count(count_), dtype(dtype_) {}
   template <WritableRange R>
-  requires std::ranges::borrowed_range<R>
+    requires std::ranges::borrowed_range<R>
   constexpr View(
       R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : View(std::ranges::data(range), std::ranges::size(range),

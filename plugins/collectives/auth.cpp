@@ -2,7 +2,7 @@
 
 #include <sodium.h>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

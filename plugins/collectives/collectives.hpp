@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <vector>
 
@@ -16,13 +15,8 @@
 
 namespace atoll_collectives {
 
-// check() validates the arguments of `operations` and throws Error if one is invalid; submit() then
-// performs the operations. Consecutive sends and receives progress together; collectives run in
-// order. After an exception from submit() the group must not be used again.
-void check(const Group& group, std::span<atoll_operation* const> operations);
-void perform(Group& group, std::span<atoll_operation* const> operations);
-
-// The functions below perform one collective each. Their arguments must have passed check().
+// The functions below perform one collective each, whose arguments the C table has checked.
+// After an exception the group must not be used again.
 void all_gather(Group& group,
                 const atoll_operation& operation);  // performs all_gather and all_gather_v
 void reduce_scatter(
@@ -119,9 +113,6 @@ inline std::size_t bytes(const atoll_operation& operation) {
 // rank.
 inline std::size_t block(int rank, std::size_t block_bytes) {
   return static_cast<std::size_t>(rank) * block_bytes;
-}
-inline void copy(std::byte* dst, const std::byte* src, std::size_t size) {
-  if (size > 0 && dst != src) std::memcpy(dst, src, size);
 }
 
 // Calls body(rank, Block) for each rank's block of an all_gather, reduce_scatter or gather, or of

@@ -6,9 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "collectives/relax.hpp"
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

@@ -60,6 +60,15 @@ struct Channel {
   double factor = 1.0;  // factor by which the peer's data is scaled; part of the peer's signature
 };
 
+// Executes the pause instruction of the CPU. Call it in loops that wait for another core.
+inline void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 enum class Waiting {
   spin_then_sleep,
   sleep,  // sleeps at once; used if ranks outnumber cores, when spinning would delay other ranks

@@ -1,12 +1,10 @@
 #include "collectives/group.hpp"
 
 #include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <new>
-
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -50,21 +48,12 @@ bool has_slow_last_level() {
 
 }  // namespace
 
-void Group::reduce(const atoll_reduction& reduction) const {
-  if (reduction.count == 0) return;
-  const auto status = core.reduce(core.ctx, &reduction);
-  if (status != ATOLL_OK) {
-    throw Error(status, fmt::format("the reduction kernel of libatoll failed for {} {} elements",
-                                    reduction.count, dtype_name(reduction.dtype)));
-  }
-}
-
-int Group::streaming(std::size_t bytes) const {
+Stores Group::stores_for(std::size_t bytes) const {
   static const std::size_t last = read_cache_bytes(0, usual_last_level_bytes);
   static const std::size_t own = read_cache_bytes(2, usual_l2_bytes);
   static const bool slow = has_slow_last_level();
   const auto caches = static_cast<std::size_t>(std::min(sync.size(), team.processors));
-  return bytes > (slow ? own * caches : last) ? 1 : 0;
+  return bytes > (slow ? own * caches : last) ? Stores::streaming : Stores::cached;
 }
 
 Group::Scratch::~Scratch() { drop(); }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -14,8 +15,29 @@
 #include "collectives/shared_memory/local_sync.hpp"
 #include "collectives/shared_memory/windows.hpp"
 #include "collectives/tuning.hpp"
+#include "device/cpu/reduce.hpp"
 
 namespace atoll_collectives {
+
+namespace kernels = atoll_v1::atoll::host;
+using kernels::Stores;
+
+// Copies `bytes` from `src` to `dst`; does nothing if `dst` equals `src`.
+inline void copy(std::byte* dst, const std::byte* src, std::size_t bytes,
+                 Stores stores = Stores::cached) {
+  if (bytes == 0 || dst == src) return;
+  if (stores == Stores::streaming) return kernels::copy_streaming(dst, src, bytes);
+  std::memcpy(dst, src, bytes);
+}
+
+// Reduces arrays of the operation's dtype with `op`: the op of the operation, or partial_op().
+inline void reduce_arrays(const atoll_operation& operation, std::int32_t op,
+                          kernels::Reduction arrays) {
+  if (arrays.count == 0) return;
+  arrays.dtype = static_cast<atoll_v1::atoll::DType>(operation.dtype);
+  arrays.op = static_cast<atoll_v1::atoll::ReduceOp>(op);
+  kernels::reduce_into(arrays);
+}
 
 // Data of up to this size goes through the staging buffers even if it is in a registered window: an
 // extra copy costs less than a second synchronization.
@@ -46,9 +68,8 @@ struct Slice {
 // (null if this rank is alone on its host), and the Group, which it passes to the functions of
 // collectives.hpp.
 struct Group {
-  Group(const atoll_core& core_, const atoll_group& group, Team& team_, ShmTransport* shm)
-      : core(core_),
-        team(team_),
+  Group(const atoll_group& group, Team& team_, ShmTransport* shm)
+      : team(team_),
         layout(layout_of(group)),
         tuning(group, layout),
         sync(team_, shm),
@@ -63,22 +84,15 @@ struct Group {
   int size() const noexcept { return team.size(); }
   bool one_host() const noexcept { return layout.hosts() == 1; }
 
-  // Copies `bytes` from `src` to `dst` with libatoll's copy kernel; does nothing if `dst` equals
-  // `src`. Nonzero `streaming` requests non-temporal stores.
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes, int streaming) const {
-    if (bytes > 0 && dst != src) core.copy(core.ctx, dst, src, bytes, streaming);
-  }
-  // Runs libatoll's reduction kernel. Throws Error if the kernel fails.
-  void reduce(const atoll_reduction& reduction) const;
   // Returns scratch memory of `bytes` bytes, aligned to a cache line. The memory is valid until the
   // next call of scratch().
   std::span<std::byte> scratch(std::size_t bytes) { return scratch_.get(bytes); }
 
-  // Returns 1 if an operation should use non-temporal stores, otherwise 0. `bytes` is the total
-  // that the ranks of this host read and write. If this working set exceeds the caches, a cached
-  // store would first read the line that it overwrites. In-place operations should always use
-  // cached stores, because the lines that they write are already in the cache.
-  int streaming(std::size_t bytes) const;
+  // Returns which stores an operation should use. `bytes` is the total that the ranks of this host
+  // read and write. If this working set exceeds the caches, a cached store would first read the
+  // line that it overwrites. In-place operations should always use cached stores, because the lines
+  // that they write are already in the cache.
+  Stores stores_for(std::size_t bytes) const;
 
   // Adds an offer, which is a range that the rank `local` lets other ranks of its host copy, to the
   // arguments of the next move().
@@ -86,7 +100,6 @@ struct Group {
     offers[static_cast<std::size_t>(local)].push_back(one);
   }
 
-  const atoll_core& core;
   Team& team;
   Layout layout;
   Tuning tuning;

@@ -72,9 +72,11 @@ class HostPairs {
     void* dst = own.data();
     const void* parts[] = {left ? incoming.data() : own.data(),
                            left ? own.data() : incoming.data()};
-    group_.reduce({sizeof(atoll_reduction), &dst, parts, nullptr, 1, 2,
-                   own.size() / dtype_size(operation_.dtype), operation_.dtype, op, group_.size(),
-                   0});
+    reduce_arrays(operation_, op,
+                  {.dsts = {&dst, 1},
+                   .parts = parts,
+                   .count = own.size() / dtype_size(operation_.dtype),
+                   .divisor = group_.size()});
   }
 
   std::span<std::byte> incoming;

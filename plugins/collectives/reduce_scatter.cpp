@@ -62,8 +62,11 @@ void reduce_contributions(Group& group, const Exchange& exchange,
   }
   const bool scaled = std::ranges::any_of(group.factors, [](double f) { return f != 1.0; });
   void* to = dst;
-  group.reduce({sizeof(atoll_reduction), &to, parts.data(), scaled ? group.factors.data() : nullptr,
-                1, group.size(), count, operation.dtype, operation.op, 0, 0});
+  reduce_arrays(operation, operation.op,
+                {.dsts = {&to, 1},
+                 .parts = parts,
+                 .factors = scaled ? group.factors.data() : nullptr,
+                 .count = count});
 }
 
 void receive_and_reduce(Group& group, Exchange& exchange, std::span<const std::byte> own,

@@ -78,8 +78,11 @@ class ReduceScatterRing {
       const auto to = buffer(0, k, range.bytes);
       const void* own = source(operation_) + range.offset;
       void* partial = to.data();
-      group_.reduce({sizeof(atoll_reduction), &partial, &own, factor_ == 1.0 ? nullptr : &factor_,
-                     1, 1, range.bytes / element_, operation_.dtype, partial_op(operation_), 0, 0});
+      reduce_arrays(operation_, partial_op(operation_),
+                    {.dsts = {&partial, 1},
+                     .parts = {&own, 1},
+                     .factors = factor_ == 1.0 ? nullptr : &factor_,
+                     .count = range.bytes / element_});
       sent(0)[k] = exchange_.send(next_, to);
       exchange_.progress();
     }
@@ -97,9 +100,12 @@ class ReduceScatterRing {
     const void* parts[] = {arrived.data(), source(operation_) + range.offset};
     const double factors[] = {1.0, factor_};
     void* result = last ? out_ + k * largest_ring_piece : arrived.data();
-    group_.reduce({sizeof(atoll_reduction), &result, parts, factor_ == 1.0 ? nullptr : factors, 1,
-                   2, range.bytes / element_, operation_.dtype,
-                   last ? operation_.op : partial_op(operation_), group_.size(), 0});
+    reduce_arrays(operation_, last ? operation_.op : partial_op(operation_),
+                  {.dsts = {&result, 1},
+                   .parts = parts,
+                   .factors = factor_ == 1.0 ? nullptr : factors,
+                   .count = range.bytes / element_,
+                   .divisor = group_.size()});
     if (last) return;
     sent(step)[k] = exchange_.send(next_, arrived);
     exchange_.progress();

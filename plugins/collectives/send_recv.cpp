@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "collectives/collectives.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

@@ -8,8 +8,7 @@
 #include <string>
 
 #include "atoll/plugin.h"
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 

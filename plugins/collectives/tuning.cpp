@@ -7,8 +7,7 @@
 #include <charconv>
 #include <iterator>
 
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 

@@ -130,9 +130,12 @@ class ReduceScatter {
       group_.parts[static_cast<std::size_t>(host)] =
           host == host_ ? dst : slot(k, sends_to_.size() + other++);
     }
-    group_.reduce({sizeof(atoll_reduction), &dst, group_.parts.data(), nullptr, 1,
-                   group_.layout.hosts(), bytes / dtype_size(operation_.dtype), operation_.dtype,
-                   operation_.op, group_.size(), 0});
+    const auto hosts = static_cast<std::size_t>(group_.layout.hosts());
+    reduce_arrays(operation_, operation_.op,
+                  {.dsts = {&dst, 1},
+                   .parts = std::span(group_.parts).first(hosts),
+                   .count = bytes / dtype_size(operation_.dtype),
+                   .divisor = group_.size()});
   }
 
  private:

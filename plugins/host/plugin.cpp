@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "atoll/plugin.h"
-#include "collectives/communicator/table.hpp"
+#include "collectives/communicator/host_communicator.hpp"
 #include "host/tcp_rendezvous.hpp"
 #include "host/tcp_transport.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "host/tcp_checksum.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_host_backend {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "collectives/tuning.hpp"
 #include "host/tcp_handshake.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_host_backend {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "host/tcp_rendezvous.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_host_backend {
 namespace {

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_host_backend {
 namespace {
@@ -45,19 +45,19 @@ class BlockedSignals {
   sigset_t before_{};
 };
 
-Descriptor new_event() {
-  Descriptor result(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+Fd new_event() {
+  Fd result(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!result) throw atoll_sdk::system_error("cannot create an event descriptor", errno);
   return result;
 }
 
-void signal(const Descriptor& event) noexcept {
+void signal(const Fd& event) noexcept {
   const std::uint64_t one = 1;
   // A full counter is readable already, so a failed write needs no answer.
   [[maybe_unused]] const ssize_t n = ::write(event.get(), &one, sizeof(one));
 }
 
-void clear(const Descriptor& event) noexcept {
+void clear(const Fd& event) noexcept {
   std::uint64_t count = 0;
   [[maybe_unused]] const ssize_t n = ::read(event.get(), &count, sizeof(count));
 }
@@ -84,7 +84,7 @@ Rendezvous::Rendezvous(Identity identity, Network network, Limits limits)
       wake_(new_event()),
       news_(new_event()) {
   if (!epoll_) throw atoll_sdk::system_error("epoll_create1", errno);
-  raise_descriptor_limit();
+  atoll_v1::atoll::net::raise_descriptor_limit();
   for (int rank = 0; rank < network_.size(); ++rank) {
     if (!network_.is_remote(rank)) continue;
     members_.insert(network_.rails(rank).begin(), network_.rails(rank).end());
@@ -166,7 +166,7 @@ bool Rendezvous::needs(int rank, int stream) {
   return !found->second.taken && !found->second.streams.contains(stream);
 }
 
-void Rendezvous::establish(int rank, int stream, Descriptor socket, const std::string& host) {
+void Rendezvous::establish(int rank, int stream, Fd socket, const std::string& host) {
   // Otherwise an event of the socket would lead to an entry that no longer exists.
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr) != 0) {
     throw atoll_sdk::system_error("epoll_ctl", errno);
@@ -287,8 +287,7 @@ int Rendezvous::time_to_wait() const {
 
 void Rendezvous::admit(const Listener& listener) {
   for (int i = 0; i < accepts_per_turn; ++i) {
-    Descriptor socket(
-        ::accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Fd socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         pause_accepting();

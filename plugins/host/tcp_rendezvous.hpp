@@ -32,7 +32,7 @@ namespace atoll_host_backend {
 
 // One TCP connection of a pair of ranks.
 struct Connection {
-  Descriptor socket;
+  Fd socket;
   std::string ends;  // both hosts and addresses, for messages
 };
 
@@ -81,7 +81,7 @@ class Rendezvous {
     Kind kind;
   };
   struct Listener : Watched {
-    Descriptor socket;
+    Fd socket;
   };
   enum Origin : std::size_t {
     stranger,  // from an address that no rank of the group has
@@ -93,7 +93,7 @@ class Rendezvous {
   using Queue = std::list<Incoming>;  // in the order of arrival, which is that of the deadlines
   struct Incoming : Watched {
     Queue::iterator self;
-    Descriptor socket;
+    Fd socket;
     Clock::time_point deadline;
     Origin origin = stranger;
     Arrival<Signed<Hello>> hello{};
@@ -123,7 +123,7 @@ class Rendezvous {
     Step step = Step::pause;
     Clock::time_point until{};  // end of the pause, or deadline of the step
     unsigned attempt = 0;
-    Descriptor socket;
+    Fd socket;
     Signed<Hello> hello{};
     Arrival<Signed<Answer>> answer{};
     Clock::time_point began{};          // time of this attempt
@@ -151,7 +151,7 @@ class Rendezvous {
   void announce() const noexcept;
   bool is_complete(int rank, const Peer& peer) const;
   bool needs(int rank, int stream);
-  void establish(int rank, int stream, Descriptor socket, const std::string& host);
+  void establish(int rank, int stream, Fd socket, const std::string& host);
 
   void admit(const Listener& listener);
   void pause_accepting();
@@ -177,7 +177,7 @@ class Rendezvous {
   std::set<std::string> members_;  // addresses of the ranks of other hosts
   std::list<Listener> listeners_;
   std::vector<std::uint16_t> ports_;
-  Descriptor epoll_, wake_, news_;
+  Fd epoll_, wake_, news_;
   Watched waker_{Kind::wake};
 
   // Only the thread uses these.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_host_backend {
 namespace {
@@ -33,9 +32,9 @@ void set(int socket, int level, int option, int value) noexcept {
   ::setsockopt(socket, level, option, &value, sizeof(value));
 }
 
-Descriptor listen_on(const addrinfo* first) {
+Fd listen_on(const addrinfo* first) {
   for (const auto* a = first; a != nullptr; a = a->ai_next) {
-    Descriptor socket = stream_socket(a->ai_family);
+    Fd socket = stream_socket(a->ai_family);
     if (socket && ::bind(socket.get(), a->ai_addr, a->ai_addrlen) == 0 &&
         ::listen(socket.get(), SOMAXCONN) == 0) {
       return socket;
@@ -90,12 +89,12 @@ Addresses resolve(const std::string& host, std::uint16_t port, int flags) {
   return {found, &::freeaddrinfo};
 }
 
-Descriptor stream_socket(int family) {
-  return Descriptor(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Fd stream_socket(int family) {
+  return Fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-Descriptor listen_at(const std::string& address) {
-  Descriptor listener;
+Fd listen_at(const std::string& address) {
+  Fd listener;
   if (!address.empty()) listener = listen_on(resolve(address, 0, AI_PASSIVE).get());
   for (const char* any : {"::", "0.0.0.0"}) {
     if (!listener) listener = listen_on(resolve(any, 0, AI_PASSIVE | AI_NUMERICHOST).get());
@@ -133,13 +132,6 @@ std::string other_address(int socket) { return end_of(socket, get_other).first; 
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
-void raise_descriptor_limit() noexcept {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace atoll_host_backend

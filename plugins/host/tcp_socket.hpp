@@ -8,22 +8,22 @@
 #include <memory>
 #include <string>
 
-#include "collectives/descriptor.hpp"
+#include "core/descriptor.hpp"
 
 namespace atoll_host_backend {
 
-using atoll_collectives::Descriptor;
+using atoll_v1::atoll::net::Fd;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 // Resolves a host name or address. Returns null if it does not resolve.
 Addresses resolve(const std::string& host, std::uint16_t port, int flags);
 
-Descriptor stream_socket(int family);
+Fd stream_socket(int family);
 
 // Listens at `address`, or at all addresses of this host if `address` cannot be bound. Throws
 // Error(ATOLL_IO).
-Descriptor listen_at(const std::string& address);
+Fd listen_at(const std::string& address);
 std::uint16_t port_of(int socket);
 
 // Binds a socket to a source address, and returns false with errno if that fails. The port is
@@ -43,8 +43,5 @@ std::string other_address(int socket);
 
 // Returns the name of this host.
 std::string host_name();
-
-// Raises the soft limit of open files of this process to the hard limit.
-void raise_descriptor_limit() noexcept;
 
 }  // namespace atoll_host_backend

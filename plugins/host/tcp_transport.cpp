@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_host_backend {
 namespace {

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "collectives.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 #include "types.hpp"
 
 namespace atoll_mpi {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "communicator.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_mpi {
 

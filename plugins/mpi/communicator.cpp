@@ -10,8 +10,7 @@
 #include <utility>
 
 #include "collectives.hpp"
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_mpi {
 namespace {
@@ -169,12 +168,6 @@ void MpiCommunicator::submit(std::span<atoll_operation* const> operations) {
   std::int64_t timeout_ns = 0;
   std::vector<const atoll_operation*> messages;
   for (const atoll_operation* operation : operations) {
-    if (!capability(operation->kind, operation->dtype, operation->op, operation->memory)) {
-      throw Error(
-          ATOLL_UNSUPPORTED,
-          fmt::format("{}: the mpi backend does not support this operation", describe(*operation)));
-    }
-    check_operation(*operation, rank_, size_);
     timeout_ns = std::max(timeout_ns, operation->timeout_ns);
     if (is_message(operation->kind)) messages.push_back(operation);
   }

@@ -18,6 +18,7 @@ namespace atoll_mpi {
 
 class MpiCommunicator {
  public:
+  static constexpr std::int32_t memory_kind = ATOLL_MEMORY_CPU;
   static std::int32_t probe(const atoll_group& world) { return Session::probe(world); }
   static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                  std::int32_t memory);

@@ -1,6 +1,6 @@
 // Defines the C table of the mpi backend.
 #include "communicator.hpp"
-#include "sdk/table.hpp"
+#include "sdk/backend.hpp"
 #include "session.hpp"
 
 namespace atoll_mpi {

@@ -4,7 +4,7 @@
 #include <string>
 #include <thread>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_mpi {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "collectives.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 #include "types.hpp"
 
 namespace atoll_mpi {

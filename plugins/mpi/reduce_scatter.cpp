@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "collectives.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 #include "types.hpp"
 
 namespace atoll_mpi {

@@ -2,8 +2,7 @@
 #include <deque>
 
 #include "collectives.hpp"
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 #include "types.hpp"
 
 namespace atoll_mpi {

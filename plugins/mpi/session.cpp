@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_mpi {
 namespace {

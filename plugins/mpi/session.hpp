@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_mpi {
 

@@ -6,8 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_mpi {
 namespace {

@@ -4,7 +4,7 @@
 // through each host's links; the library uses a two-level algorithm instead if its cost model
 // predicts that this is faster.
 #include "communicator.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 // Null if the loaded NCCL is older than 2.28.
 extern "C" ncclResult_t ncclAlltoAll(const void* src, void* dst, std::size_t count,

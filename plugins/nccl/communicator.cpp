@@ -12,8 +12,7 @@
 
 #include "atoll/cuda/environment.hpp"
 #include "log.hpp"
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_nccl {
 namespace {
@@ -361,12 +360,6 @@ void NcclCommunicator::complete(ncclResult_t result, std::string_view call,
 
 void NcclCommunicator::submit(std::span<atoll_operation* const> all) {
   for (const atoll_operation* operation : all) {
-    if (!capability(operation->kind, operation->dtype, operation->op, operation->memory)) {
-      throw Error(ATOLL_UNSUPPORTED,
-                  fmt::format("{}: the nccl backend does not support this operation",
-                              describe(*operation)));
-    }
-    check_operation(*operation, rank_, size_, ATOLL_MEMORY_CUDA);
     // Factors are refused. NCCL could scale with a premultiplied sum, but its factor is part of the
     // operator, and NCCL selects the algorithm by the operator. So ranks with different factors
     // could run different algorithms, and no rank knows the factors of the other ranks.

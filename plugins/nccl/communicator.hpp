@@ -25,6 +25,7 @@ namespace atoll_nccl {
 
 class NcclCommunicator {
  public:
+  static constexpr std::int32_t memory_kind = ATOLL_MEMORY_CUDA;
   static std::int32_t probe(const atoll_group& world);
   static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                  std::int32_t memory);

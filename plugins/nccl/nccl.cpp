@@ -6,7 +6,7 @@
 
 #include "atoll/cuda/context.hpp"
 #include "atoll/plugin_names.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_nccl {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "communicator.hpp"
 #include "log.hpp"
-#include "sdk/table.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_nccl {
 namespace {

@@ -9,9 +9,7 @@
 
 #include "atoll/plugin.h"
 #include "atoll/tooling/fabric_model.hpp"
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
-#include "sdk/table.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_sim {
 namespace {
@@ -35,6 +33,8 @@ std::uint64_t tensor_bytes(const atoll_operation& operation, int ranks) {
 
 class SimulatedCommunicator {
  public:
+  static constexpr std::int32_t memory_kind = ATOLL_MEMORY_SIMULATED;
+
   static std::int32_t probe(const atoll_group& world) {
     if (world.memory != ATOLL_MEMORY_SIMULATED) {
       throw Error(ATOLL_UNSUPPORTED, "the simulated backend supports simulated devices only");
@@ -67,14 +67,6 @@ class SimulatedCommunicator {
   }
 
   void submit(std::span<atoll_operation* const> operations) const {
-    for (const atoll_operation* operation : operations) {
-      if (!capability(operation->kind, operation->dtype, operation->op, operation->memory)) {
-        throw Error(ATOLL_UNSUPPORTED,
-                    atoll_sdk::describe(*operation) +
-                        ": the simulated backend does not support this operation");
-      }
-      atoll_sdk::check_operation(*operation, rank_, ranks_, ATOLL_MEMORY_SIMULATED);
-    }
     const bool messages = std::ranges::all_of(
         operations, [](const auto* operation) { return atoll_sdk::is_message(operation->kind); });
     if (messages) return price_messages(operations);
@@ -82,6 +74,8 @@ class SimulatedCommunicator {
   }
 
   void abort() noexcept {}
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return ranks_; }
 
  private:
   SimulatedCommunicator(const atoll_group& group)

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_verbs_backend {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_verbs_backend {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "atoll/plugin.h"
-#include "collectives/communicator/table.hpp"
+#include "collectives/communicator/host_communicator.hpp"
 #include "collectives/layout.hpp"
 #include "verbs/choice.hpp"
 #include "verbs/verbs_transport.hpp"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 #include "verbs/stream.hpp"
 
 namespace atoll_verbs_backend {

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <sstream>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_verbs_backend {
 namespace {

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstring>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_verbs_backend {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_verbs_backend {
 namespace {

@@ -1,7 +1,6 @@
 #include "comm/backend_communicator.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <thread>
 
@@ -92,6 +91,7 @@ BackendCommunicator::~BackendCommunicator() {
 }
 
 void BackendCommunicator::opened() {
+  ask_what_backend_performs();
   retain(*plugin_);
   world().at_exit([plugin = plugin_](bool failed) { release(*plugin, failed); });
   track_ = flight_->recorder().open({.id = id_,
@@ -221,10 +221,22 @@ void BackendCommunicator::check(atoll_status status, const std::string& what) co
   throw error;
 }
 
-bool BackendCommunicator::supports(std::int32_t kind, DType dtype, ReduceOp op) const {
-  if (atoll_abi::reduces(kind) && !backend_orders_sums_ && !is_integer(dtype)) return false;
-  return plugin_->table.capability(kind, static_cast<std::int32_t>(dtype),
-                                   static_cast<std::int32_t>(op), memory_of(device_.kind())) != 0;
+void BackendCommunicator::ask_what_backend_performs() {
+  const auto capability = plugin_->table.capability;
+  const std::int32_t memory = memory_of(device_.kind());
+  for (std::size_t k = 0; k < atoll_abi::kinds.size(); ++k) {
+    const auto kind = static_cast<std::int32_t>(k);
+    for (std::size_t d = 0; d < atoll_abi::dtypes.size(); ++d) {
+      const auto dtype = static_cast<std::int32_t>(d);
+      // Fallbacks compute sums whose order the backend does not keep.
+      if (atoll_abi::reduces(kind) && !backend_orders_sums_ && !atoll_abi::is_integer(dtype)) {
+        continue;
+      }
+      for (std::size_t op = 0; op < atoll_abi::ops.size(); ++op) {
+        performed_[k][d][op] = capability(kind, dtype, static_cast<std::int32_t>(op), memory) != 0;
+      }
+    }
+  }
 }
 
 std::shared_ptr<Work::State> BackendCommunicator::begin(Stream& stream) {

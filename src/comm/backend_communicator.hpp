@@ -2,7 +2,10 @@
 // recorder and turns a failure of the backend into a failure of the World.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bitset>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,20 +18,85 @@
 #include "comm/launch_watchdog.hpp"
 #include "comm/operation.hpp"
 #include "comm/registered_memory.hpp"
-#include "comm/scratch.hpp"
 #include "comm/settings.hpp"
-#include "comm/stream_order.hpp"
 #include "comm/tuning.hpp"
+#include "device/backend.hpp"
+#include "world/process_failure.hpp"
 #include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 
 class Flight;
 
+// Runs the operations of one communicator in the order of their calls, even on different streams.
+class StreamOrder {
+ public:
+  // Call this before an operation is enqueued on `stream`. If the previous operation is on another
+  // stream, `stream` waits for it.
+  void enter(Stream& stream) {
+    if (!last_stream_ || last_stream_ == &stream.backend()) return;
+    std::erase_if(earlier_, happened);
+    earlier_.push_back(last_event_);
+    stream.wait(last_event_);
+  }
+  // Call this after an operation is enqueued. `event` happens when the operation is complete.
+  void leave(Stream& stream, const Event& event) {
+    last_event_ = event;
+    last_stream_ = &stream.backend();
+  }
+  const Event& last() const { return last_event_; }
+  // Returns true when every operation has ended, successfully or with a failure.
+  bool is_idle() const { return happened(last_event_) && std::ranges::all_of(earlier_, happened); }
+  // Blocks the host until every operation has ended, successfully or with a failure.
+  void wait_until_idle() const {
+    const IgnoringErrors ignoring;  // the World has failed, or the operations were aborted
+    const auto wait = [](const Event& event) {
+      try {
+        event.synchronize();
+      } catch (...) {
+        // A failure is ignored here, because the Work of the failed operation reports it.
+      }
+    };
+    for (const Event& event : earlier_) wait(event);
+    wait(last_event_);
+  }
+
+ private:
+  static bool happened(const Event& event) { return !event.backend() || event.backend()->peek(); }
+
+  const StreamBackend* last_stream_ = nullptr;
+  Event last_event_;
+  // The last events on earlier streams. wait_until_idle() needs them because a failed stream does
+  // not wait for the events of other streams.
+  std::vector<Event> earlier_;
+};
+
+// Scratch memory that the operations of one communicator share, because they run one after the
+// other.
+class Scratch {
+ public:
+  explicit Scratch(Device device) : device_(std::move(device)) {}
+
+  // Adds memory that take() may return.
+  void add(Buffer memory) { buffers_.push_back(std::move(memory)); }
+  // Returns memory that every later call may return again. When the memory is too small, allocates
+  // at least twice its size.
+  View take(std::uint64_t count, DType dtype) {
+    const std::uint64_t bytes = count * size_of(dtype);
+    const std::uint64_t before = buffers_.empty() ? 0 : buffers_.back().bytes();
+    if (before < bytes) buffers_.push_back(device_.allocate(std::max(bytes, 2 * before)));
+    return buffers_.back().view(dtype).part(0, count);
+  }
+
+ private:
+  Device device_;
+  // Buffers in ascending size; operations in flight may still use the smaller buffers.
+  std::vector<Buffer> buffers_;
+};
+
 // Not thread-safe: one thread calls the group at a time. Functions that host streams execute for
 // the group also run one at a time.
-class BackendCommunicator : public std::enable_shared_from_this<BackendCommunicator>,
-                            public LaunchWatchdog::Owner {
+class BackendCommunicator : public std::enable_shared_from_this<BackendCommunicator> {
  public:
   // Collective over the axis. A non-null `parent` is split if its backend supports that. Throws
   // Error and fails the World when the backend cannot open.
@@ -36,7 +104,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
                                                    const BackendCommunicator* parent = nullptr);
   BackendCommunicator(const Axis& axis,
                       CommunicatorOptions options);  // callers must use open() instead
-  ~BackendCommunicator() override;
+  ~BackendCommunicator();
   BackendCommunicator(const BackendCommunicator&) = delete;
   BackendCommunicator& operator=(const BackendCommunicator&) = delete;
 
@@ -59,7 +127,11 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
 
   // Returns true when the backend supports this kind of operation for `dtype` and `op`, and adds in
   // the requested order.
-  bool supports(std::int32_t kind, DType dtype, ReduceOp op) const;
+  bool supports(std::int32_t kind, DType dtype, ReduceOp op) const noexcept {
+    const auto type = static_cast<std::size_t>(dtype);
+    return type < atoll_abi::dtypes.size() &&
+           performed_[static_cast<std::size_t>(kind)][type][static_cast<std::size_t>(op)];
+  }
 
   // A call of the user consists of begin(), any number of submit(), and finish(). begin() throws if
   // the World has failed, and makes `stream` wait for the previous call.
@@ -112,6 +184,12 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // flight recorder.
   void run(std::span<const Operation> operations, std::uint64_t sequence, std::uint64_t number,
            Work::State& state);
+  // For the watchdog's thread: returns a failure that the backend noticed after a launch, and its
+  // reason. The status is ATOLL_OK when there is no failure.
+  std::pair<atoll_status, std::string> async_error();
+  // Fails the World because of `launch`, or because of the device when `launch` is null.
+  void launch_failed(atoll_status status, const std::string& why,
+                     const LaunchWatchdog::Launch* launch);
 
  private:
   void open_backend(const BackendCommunicator* parent);
@@ -121,6 +199,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // the sums.
   bool order_needs_fallback(const atoll_group& group) const;
   void opened();
+  void ask_what_backend_performs();
   // Ends this group on this rank. `by` names the rank and its reason: "by rank 2: no progress".
   void end(const std::string& by);
   // The two parts of end(): mark() returns false after an earlier end(), and stop() aborts the
@@ -146,9 +225,6 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // report about the failure. Returns the error to throw.
   Error fail(atoll_status status, const std::string& why, std::span<const Operation> operations,
              std::uint64_t number, Work::State& state);
-  std::pair<atoll_status, std::string> async_error() override;
-  void launch_failed(atoll_status status, const std::string& why,
-                     const LaunchWatchdog::Launch* launch) override;
 
   WorldLink world_;
   Axis axis_;
@@ -159,6 +235,10 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   atoll_core services_;
   atoll_comm* comm_ = nullptr;
   bool backend_orders_sums_ = true;  // false when fallbacks must compute ordered sums
+  // What performs() returns, by kind, dtype and op. The backend is asked once, in opened().
+  std::array<std::array<std::bitset<atoll_abi::ops.size()>, atoll_abi::dtypes.size()>,
+             atoll_abi::kinds.size()>
+      performed_{};
   Settings settings_;
   GroupShape shape_;
   LevelChoice level_choice_;

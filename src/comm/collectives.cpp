@@ -2,11 +2,14 @@
 // the operation, or the library builds it from other operations: in two levels (inside and across
 // hosts) if that is faster, or as a fallback if the backend lacks it.
 #include <numeric>
+#include <string_view>
+#include <thread>
 #include <utility>
 
 #include "atoll/error.hpp"
 #include "comm/arguments.hpp"
 #include "comm/communicator_impl.hpp"
+#include "core/errors.hpp"
 #include "device/ops.hpp"
 
 namespace atoll_v1::atoll {
@@ -14,6 +17,42 @@ namespace {
 
 using Fallback = void (*)(const FallbackContext&);
 using Whole = Arguments::Whole;
+
+// Held during a call of a collective. Throws Error(invalid_argument) if another thread is inside a
+// call of the same communicator, or has called it and its operations are in flight: the order of
+// the operations of the two threads could differ between ranks.
+class OneCaller {
+ public:
+  // The delegated constructor comes first, so the destructor also runs if this one throws.
+  OneCaller(Communicator::Impl& impl, std::string_view operation)
+      : OneCaller(enter(impl, operation)) {
+    const std::thread::id self = std::this_thread::get_id();
+    if (impl.caller == self) return;
+    check(impl.group->is_idle(), impl, operation, "operations of another thread are in flight");
+    impl.caller = self;
+  }
+  ~OneCaller() { impl_.in_call.store(false, std::memory_order_release); }
+  OneCaller(const OneCaller&) = delete;
+  OneCaller& operator=(const OneCaller&) = delete;
+
+ private:
+  explicit OneCaller(Communicator::Impl& impl) : impl_(impl) {}
+  static Communicator::Impl& enter(Communicator::Impl& impl, std::string_view operation) {
+    check(!impl.in_call.exchange(true, std::memory_order_acquire), impl, operation,
+          "another thread calls it at the same time");
+    return impl;
+  }
+  static void check(bool may_call, const Communicator::Impl& impl, std::string_view operation,
+                    std::string_view other) {
+    require(may_call,
+            "{} on communicator {}: {}, so ranks could see the operations in different orders: "
+            "call it from one thread, wait for the operations of one thread before another calls, "
+            "or open a communicator for each thread",
+            operation, impl.group->name(), other);
+  }
+
+  Communicator::Impl& impl_;
+};
 
 // Returns true when a GPU kernel must multiply the source by the call's factor before the
 // operation, because plugin.h supports factors only for CPU memory. The kernel also runs for a

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/backend_communicator.hpp"
 #include "device/backend.hpp"
 
 namespace atoll_v1::atoll {
@@ -16,8 +17,8 @@ constexpr auto backend_poll_interval = 50ms;
 
 }  // namespace
 
-LaunchWatchdog::LaunchWatchdog(Owner& owner, FlightRecorder& recorder, FlightTrack& track,
-                               std::chrono::milliseconds timeout)
+LaunchWatchdog::LaunchWatchdog(BackendCommunicator& owner, FlightRecorder& recorder,
+                               FlightTrack& track, std::chrono::milliseconds timeout)
     : owner_(owner),
       recorder_(recorder),
       track_(track),

@@ -18,12 +18,13 @@
 #include <stop_token>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "comm/operation.hpp"
 
 namespace atoll_v1::atoll {
+
+class BackendCommunicator;
 
 class LaunchWatchdog {
  public:
@@ -37,20 +38,8 @@ class LaunchWatchdog {
     Event done;     // event that happens when the operations are complete or aborted
   };
 
-  // The communicator implements this interface; the watchdog's thread calls it.
-  class Owner {
-   public:
-    virtual ~Owner() = default;
-    // Returns a failure that the backend noticed after a launch, and its reason. The status is
-    // ATOLL_OK when there is no failure.
-    virtual std::pair<atoll_status, std::string> async_error() = 0;
-    // Fails the World because of `launch`, or because of the device when `launch` is null.
-    virtual void launch_failed(atoll_status status, const std::string& why,
-                               const Launch* launch) = 0;
-  };
-
   // The arguments must outlive the watchdog.
-  LaunchWatchdog(Owner& owner, FlightRecorder& recorder, FlightTrack& track,
+  LaunchWatchdog(BackendCommunicator& owner, FlightRecorder& recorder, FlightTrack& track,
                  std::chrono::milliseconds timeout);
   ~LaunchWatchdog();  // the destructor does not wait for operations in flight
   LaunchWatchdog(const LaunchWatchdog&) = delete;
@@ -75,7 +64,7 @@ class LaunchWatchdog {
   bool is_late(Clock::time_point now);
   void fail_first(atoll_status status, const std::string& why);
 
-  Owner& owner_;
+  BackendCommunicator& owner_;
   FlightRecorder& recorder_;
   FlightTrack& track_;
   const std::chrono::milliseconds timeout_;

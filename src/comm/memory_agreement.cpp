@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
 #include "core/limits.hpp"
 #include "core/parse.hpp"
 #include "store/store.hpp"
-#include "world/rank_set.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -57,23 +57,23 @@ MemoryWish decode(int rank, std::string_view text) {
   return wish;
 }
 
+// Returns the wishes of the ranks of the group, in ascending order of the ranks.
 std::vector<MemoryWish> exchange(const BackendCommunicator& group, const std::string& what,
                                  const MemoryWish& mine) {
-  World& world = group.world();
-  if (group.axis().size() == 1) return {mine};
-  const RankSet ranks(world, group.axis().ranks);
+  const Axis& axis = group.axis();
   const std::string base = memory_key(group);
   std::vector<MemoryWish> wishes;
   try {
-    const auto texts = ranks.exchange(fmt::format("{}/{}", base, world.ticket(base)), encode(mine),
-                                      group.settings().timeout);
+    const auto texts = exchange_on_axis(
+        axis, fmt::format("{}/{}", base, group.world().ticket(base)),
+        what + ": all ranks must make this call", encode(mine), group.settings().timeout);
     for (std::size_t i = 0; i < texts.size(); ++i)
-      wishes.push_back(decode(ranks.ranks()[i], texts[i]));
-  } catch (const Error& error) {
+      wishes.push_back(decode(axis.ranks[i], texts[i]));
+  } catch (const Error&) {
     group.check_aborted();
-    if (error.code() != ErrorCode::timeout || world.failure()) throw;
-    throw make_error(error.code(), "{}: all ranks must make this call: {}", what, error.what());
+    throw;
   }
+  std::ranges::sort(wishes, {}, &MemoryWish::rank);
   return wishes;
 }
 

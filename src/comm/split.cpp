@@ -8,6 +8,7 @@
 #include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
 #include "core/parse.hpp"
+#include "store/store.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -49,9 +50,10 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
   // Ranks without a color also wait for the others, so that an absent rank is an error on all
   // ranks.
   const auto texts =
-      exchange_on_axis(impl_->group->axis(), round,
-                       fmt::format("split of communicator {}: every rank of it must call split()",
-                                   impl_->group->name()),
+      exchange_on_axis(impl_->group->axis(), store::titled("", round),
+                       fmt::format("rank {}: split of communicator {}: every rank of it must call "
+                                   "split()",
+                                   world.rank(), impl_->group->name()),
                        to_text({color, key}), impl_->group->settings().timeout);
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const int rank = impl_->group->axis().ranks[i];

@@ -8,9 +8,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -20,11 +18,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
-#include <mutex>
-#include <new>
-#include <set>
 #include <system_error>
-#include <utility>
 
 #include "core/errors.hpp"
 #include "core/terminal_safe.hpp"
@@ -44,39 +38,6 @@ ProcessMark::ProcessMark() noexcept {
 
 namespace atoll_v1::atoll::net {
 namespace {
-
-struct Kept {
-  std::mutex mutex;
-  std::set<int> sockets;
-};
-
-// Never destroyed, since a process may fork while static objects are being destroyed.
-Kept& kept() {
-  static auto* const all = new Kept;
-  return *all;
-}
-
-// Runs in the child, where only system calls that are safe in signal handlers are allowed.
-void replace_in_child() {
-  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int socket : kept().sockets) {
-    if (nothing < 0 || ::dup3(nothing, socket, O_CLOEXEC) < 0) ::close(socket);
-  }
-  if (nothing >= 0) ::close(nothing);
-  kept().mutex.unlock();
-}
-
-void keep_from_children(int socket) noexcept {
-  static const int registered = ::pthread_atfork([] { kept().mutex.lock(); },
-                                                 [] { kept().mutex.unlock(); }, replace_in_child);
-  static_cast<void>(registered);
-  const std::lock_guard lock(kept().mutex);
-  try {
-    kept().sockets.insert(socket);
-  } catch (const std::bad_alloc&) {
-    // Without memory for the entry, a forked child merely keeps the socket.
-  }
-}
 
 [[noreturn]] void fail(std::string_view action, const Address& address, int number) {
   throw make_error(ErrorCode::io, "cannot {} {}: {}", action, name_of(address),
@@ -117,11 +78,6 @@ Address reported_address(int socket, int (*call)(int, sockaddr*, socklen_t*), co
 
 }  // namespace
 
-void forget_descriptor(int descriptor) noexcept {
-  const std::lock_guard lock(kept().mutex);
-  kept().sockets.erase(descriptor);
-}
-
 bool wait_for(int socket, short events, Clock::time_point deadline, const std::atomic<bool>* stop) {
   // poll() does not notice when this process closes the socket, but the next call of poll() does,
   // unless another file has the number.
@@ -135,22 +91,6 @@ bool wait_for(int socket, short events, Clock::time_point deadline, const std::a
     if (ready < 0 && errno != EINTR) return true;  // the next call on the socket reports the error
     if (ready == 0 && (left <= 0 || (stop != nullptr && *stop))) return false;
   }
-}
-
-Fd::Fd(int fd) noexcept : fd_(fd) {
-  struct stat status {};
-  if (fd_ >= 0 && ::fstat(fd_, &status) == 0 && S_ISSOCK(status.st_mode)) keep_from_children(fd_);
-}
-
-Fd& Fd::operator=(Fd&& other) noexcept {
-  const Fd old(std::exchange(fd_, std::exchange(other.fd_, -1)));
-  return *this;
-}
-
-void Fd::reset() noexcept {
-  if (fd_ < 0) return;
-  forget_descriptor(fd_);
-  ::close(std::exchange(fd_, -1));
 }
 
 std::vector<Address> resolve(std::string_view host, int port) {
@@ -288,16 +228,6 @@ bool peer_has_own_user(int socket) noexcept {
   socklen_t length = sizeof peer;
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
          peer.uid == ::geteuid();
-}
-
-std::size_t raise_descriptor_limit() noexcept {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  if (limit.rlim_cur < limit.rlim_max) {
-    const rlimit raised{limit.rlim_max, limit.rlim_max};
-    if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  }
-  return static_cast<std::size_t>(limit.rlim_cur);
 }
 
 std::size_t send_some(int socket, std::string_view data, Clock::time_point deadline) {

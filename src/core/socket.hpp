@@ -1,8 +1,5 @@
-// Owned file descriptors, and the TCP calls that the store needs. Unless stated otherwise, failures
-// throw Error(io) with the address and the message of the operating system.
-//
-// Sockets are kept out of forked children. A child that shared a socket would keep the connection
-// open after the rank has died, so that the other ranks would not notice the death.
+// The TCP calls that the store needs. Unless stated otherwise, failures throw Error(io) with the
+// address and the message of the operating system.
 #pragma once
 
 #include <atomic>
@@ -11,10 +8,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "atoll/namespace.hpp"
+#include "core/descriptor.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -35,27 +32,6 @@ class ProcessMark {
 namespace atoll_v1::atoll::net {
 
 using Clock = std::chrono::steady_clock;
-
-class Fd {
- public:
-  Fd() = default;
-  // From now on, fork() replaces a socket in the child by /dev/null. The number stays in use there,
-  // because objects that the child has copied may close it.
-  explicit Fd(int fd) noexcept;
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept;
-  ~Fd() { reset(); }
-
-  int get() const noexcept { return fd_; }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-  void reset() noexcept;
-
- private:
-  int fd_ = -1;
-};
-
-// Ends what Fd does at a fork, before a descriptor is closed. Any descriptor may be passed.
-void forget_descriptor(int descriptor) noexcept;
 
 // A socket address of the kernel: IPv4, IPv6, or a Unix socket with an abstract name.
 struct Address {
@@ -93,8 +69,6 @@ Address peer_address(int socket);
 // Returns whether the process at the other end of a Unix socket has the effective user of this
 // process. The kernel answers, so no process can pretend.
 bool peer_has_own_user(int socket) noexcept;
-// Raises the soft limit of descriptors to the hard limit, and returns it.
-std::size_t raise_descriptor_limit() noexcept;
 // Waits for one of the `events` of poll(), or for an error; returns false at the deadline, and
 // within 1 s after `stop` becomes true.
 bool wait_for(int socket, short events, Clock::time_point deadline,

@@ -1,4 +1,4 @@
-// Chooses code by the type of elements, which is known only at run time.
+// Chooses code by the type of elements, which is known only at run time, and converts elements.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,30 @@
 #include "core/assert.hpp"
 
 namespace atoll_v1::atoll {
+
+// The type in which elements are combined: f32 for the 16-bit floating-point types, else T.
+template <class T>
+using Accumulator = std::conditional_t<std::is_class_v<T>, float, T>;
+
+template <class T>
+constexpr Accumulator<T> widen(T value) {
+  if constexpr (std::is_class_v<T>) {
+    return to_float(value);
+  } else {
+    return value;
+  }
+}
+
+template <class To, class From>
+constexpr To narrow(From value) {
+  if constexpr (std::is_same_v<To, bfloat16>) {
+    return to_bfloat16(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, float16>) {
+    return to_float16(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
 
 // Calls body with the std::type_identity of the type that a dtype names. Aborts the process for the
 // 8-bit floating-point types, which have no arithmetic.

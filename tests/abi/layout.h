@@ -24,24 +24,9 @@ AT(atoll_core, ctx, 8);
 AT(atoll_core, log, 16);
 AT(atoll_core, put, 24);
 AT(atoll_core, get, 32);
-AT(atoll_core, reduce, 40);
-AT(atoll_core, copy, 48);
-AT(atoll_core, get_all, 56);
-AT(atoll_core, adapters, 64);
-SIZE(atoll_core, 72);
-
-AT(atoll_reduction, size, 0);
-AT(atoll_reduction, dsts, 8);
-AT(atoll_reduction, parts, 16);
-AT(atoll_reduction, factors, 24);
-AT(atoll_reduction, ndsts, 32);
-AT(atoll_reduction, nparts, 36);
-AT(atoll_reduction, count, 40);
-AT(atoll_reduction, dtype, 48);
-AT(atoll_reduction, op, 52);
-AT(atoll_reduction, divisor, 56);
-AT(atoll_reduction, streaming, 60);
-SIZE(atoll_reduction, 64);
+AT(atoll_core, get_all, 40);
+AT(atoll_core, adapters, 48);
+SIZE(atoll_core, 56);
 
 AT(atoll_placement, size, 0);
 AT(atoll_placement, world_rank, 8);

@@ -207,7 +207,7 @@ Result finish(const Child& child) {
 
 Times run(const Options& options, int size, bool is_plain, double& mib) {
   net::Fd listener = net::listen_on(net::resolve("127.0.0.1", 0).front());
-  net::forget_descriptor(listener.get());  // otherwise fork() would replace it
+  listener.share_with_children();
   const net::Address address = net::local_address(listener.get());
   const Child server = start([&] {
     if (is_plain) accept_only(listener, size);

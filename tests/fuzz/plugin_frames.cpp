@@ -13,7 +13,7 @@
 
 #include "host/tcp_checksum.hpp"
 #include "host/tcp_link.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace {
 
@@ -46,11 +46,11 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* input, std::size_t si
   if (checked && (input[0] & 4) != 0) repair(data);
 
   Streams streams;
-  std::vector<Descriptor> others;
+  std::vector<Fd> others;
   for (int i = 0; i < ((input[0] & 2) != 0 ? 3 : 1); ++i) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) return 0;
-    streams.push_back({Descriptor(ends[0]), "here and there"});
+    streams.push_back({Fd(ends[0]), "here and there"});
     others.emplace_back(ends[1]);
   }
   const auto link = make_link(std::move(streams), checked ? Checksum::crc32c : Checksum::none);

@@ -29,7 +29,7 @@
 #include "collectives/shared_memory/unix_socket.hpp"
 #include "collectives/shared_memory/windows.hpp"
 #include "script.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace {
 
@@ -75,7 +75,7 @@ Bytes bytes_of(const Message& message) {
 
 // Sends a datagram with `copies` copies of the descriptor. A full queue loses it.
 void send(const std::string& name, const Bytes& data, int fd, std::size_t copies) {
-  const Descriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const Fd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   UnixAddress to(name);
   iovec part{const_cast<std::byte*>(data.data()), data.size()};
   msghdr header{};
@@ -100,11 +100,9 @@ void send(const std::string& name, const Bytes& data, int fd, std::size_t copies
 }
 
 // Returns a file that another process might pass, most often one of memory.
-Descriptor some_file(Script& script) {
+Fd some_file(Script& script) {
   const auto which = script.number();
-  const auto opened = [](const char* path, int how) {
-    return Descriptor(::open(path, how | O_CLOEXEC));
-  };
+  const auto opened = [](const char* path, int how) { return Fd(::open(path, how | O_CLOEXEC)); };
   switch (which % 16) {
     case 0:
       return opened("/dev/null", O_RDWR);
@@ -115,11 +113,11 @@ Descriptor some_file(Script& script) {
     case 3:
       return opened("/proc/self/maps", O_RDONLY);
     case 4:
-      return Descriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+      return Fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     default:
       break;
   }
-  Descriptor file(::memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Fd file(::memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const auto bytes = script.below(4) == 0 ? script.number<std::uint16_t>() : 4 * page;
   require(::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
   const int seals = which % 16 == 5 ? F_SEAL_WRITE : which % 16 == 6 ? F_SEAL_SHRINK : 0;
@@ -231,7 +229,7 @@ class Opening {
   // Passes a copy of an inbox that the sender cuts after the rank has mapped it.
   void pass_unsealed(const InboxMessage& message, const Peer& peer) {
     const auto bytes = ::lseek(peer.inbox->file(), 0, SEEK_END);
-    const Descriptor copy(::memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    const Fd copy(::memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     require(::ftruncate(copy.get(), bytes) == 0);
     require(::pwrite(copy.get(), &peer.inbox->inbox(), sizeof(Inbox), 0) == sizeof(Inbox));
     pass(bytes_of(message), copy.get());
@@ -317,7 +315,7 @@ class Registering {
 
   void pass(const Bytes& message) {
     const auto choice = script_.number();
-    const Descriptor file = choice % 16 == 15 ? Descriptor() : some_file(script_);
+    const Fd file = choice % 16 == 15 ? Fd() : some_file(script_);
     send(host_.zero.inbox_name(0) + ".windows", message, file.get(), 1 + choice / 16 % 8);
   }
 

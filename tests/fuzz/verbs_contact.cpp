@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 #include "verbs/contact.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* input, std::size_t size) {

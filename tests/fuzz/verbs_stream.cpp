@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 #include "verbs/stream.hpp"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 
 #include "collectives/communicator/processors.hpp"
 #include "collectives/layout.hpp"
 #include "collectives/shared_memory/caller_memory.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -31,6 +32,36 @@ void describe_team(const atoll_group& group, Team& team) {
   const auto size = static_cast<std::size_t>(group.nranks);
   team.routes.assign(size, nullptr);
   team.channels.resize(size);
+}
+
+void perform_one(Group& group, const atoll_operation& operation) {
+  switch (operation.kind) {
+    case ATOLL_BARRIER:
+      return barrier(group, operation);
+    case ATOLL_BROADCAST:
+      return broadcast(group, operation);
+    case ATOLL_ALL_GATHER:
+    case ATOLL_ALL_GATHER_V:
+      return all_gather(group, operation);
+    case ATOLL_REDUCE_SCATTER:
+    case ATOLL_REDUCE_SCATTER_V:
+      return reduce_scatter(group, operation);
+    case ATOLL_ALL_REDUCE:
+      return all_reduce(group, operation);
+    case ATOLL_ALL_TO_ALL:
+      return all_to_all(group, operation);
+    case ATOLL_REDUCE:
+      return reduce(group, operation);
+    case ATOLL_ALL_TO_ALL_V:
+      return all_to_all_v(group, operation);
+    case ATOLL_GATHER:
+    case ATOLL_GATHER_V:
+      return gather(group, operation);
+    case ATOLL_SCATTER:
+      return scatter(group, operation);
+    default:
+      throw Error(ATOLL_INTERNAL, "the operation is not a collective");
+  }
 }
 
 }  // namespace
@@ -58,7 +89,7 @@ HostCommunicator::HostCommunicator(const atoll_core& core, const atoll_group& gr
     team_.routes[static_cast<std::size_t>(rank)] =
         is_here ? static_cast<Transport*>(shm_.get()) : network_.get();
   }
-  group_ = std::make_unique<Group>(core, connected, team_, shm_.get());
+  group_ = std::make_unique<Group>(connected, team_, shm_.get());
 }
 
 HostCommunicator::~HostCommunicator() {
@@ -90,8 +121,20 @@ void HostCommunicator::run(const Body& body) {
 }
 
 void HostCommunicator::submit(std::span<atoll_operation* const> operations) {
-  check(*group_, operations);
-  run([&] { atoll_collectives::perform(*group_, operations); });
+  run([&] {
+    while (!operations.empty()) {
+      const auto collective =
+          std::ranges::find_if(operations, [](const auto* o) { return !is_message(o->kind); });
+      const auto messages = static_cast<std::size_t>(collective - operations.begin());
+      if (messages > 0) {
+        send_recv(*group_, operations.first(messages));
+      } else {
+        perform(*group_, *operations.front());
+        ++team_.collectives;
+      }
+      operations = operations.subspan(std::max<std::size_t>(messages, 1));
+    }
+  });
 }
 
 void HostCommunicator::register_memory(void* memory, std::size_t bytes) {

@@ -1,5 +1,6 @@
-// HostCommunicator is an open communicator of a backend that is built on this library. The ranks of
-// a host share memory; the backend provides the transport to the ranks of other hosts.
+// HostCommunicator is an open communicator of a backend that is built on this library, and
+// table_of() the C table of such a backend. The ranks of a host share memory; the backend provides
+// the transport to the ranks of other hosts.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +16,10 @@
 #include "collectives/collectives.hpp"
 #include "collectives/communicator/group_store.hpp"
 #include "collectives/communicator/sharing.hpp"
+#include "collectives/shared_memory/memory_file.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
 #include "collectives/transport.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 
@@ -38,15 +41,19 @@ class HostCommunicator {
   // has left this host; a failed or aborted communicator closes at once.
   ~HostCommunicator();
 
+  static constexpr std::int32_t memory_kind = ATOLL_MEMORY_CPU;
   // On CPU memory every known kind, dtype and op is supported.
   static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                  std::int32_t memory) {
-    return memory == ATOLL_MEMORY_CPU && is_known(kind, dtype, op) ? 1 : 0;
+    return memory == memory_kind && is_known(kind, dtype, op) ? 1 : 0;
   }
-  // Performs the operations and returns when they are complete. The first failure is final: every
+  // Performs the operations and returns when they are complete. Consecutive sends and
+  // receives progress together; collectives run in order. The first failure is final: every
   // later call throws Error(ATOLL_ABORTED) with the text of that failure.
   void submit(std::span<atoll_operation* const> operations);
-  void abort() noexcept;                                  // any thread may call abort()
+  void abort() noexcept;  // any thread may call abort()
+  int rank() const noexcept { return team_.rank; }
+  int size() const noexcept { return team_.size(); }
   void register_memory(void* memory, std::size_t bytes);  // collective over the ranks of a host
   // Returns null if other ranks can map the memory, or else a text with the reason and the cost.
   // Collective over the ranks of a host.
@@ -65,5 +72,38 @@ class HostCommunicator {
   std::unique_ptr<Group> group_;
   std::string failure_;  // text of the first failure; empty while the communicator works
 };
+
+// Fills the C table of a backend whose communicators are of a class derived from HostCommunicator.
+// The class must provide probe() and open() as atoll_sdk::table_of() states.
+template <class Backend>
+constexpr atoll_backend table_of(const char* name) {
+  using atoll_sdk::comm_of;
+  using atoll_sdk::guard;
+  atoll_backend table = atoll_sdk::table_of<Backend>(name);
+  table.mem_alloc = [](std::size_t bytes, std::int32_t memory, std::int32_t /*device*/,
+                       void** out) {
+    return guard([&] {
+      if (memory != ATOLL_MEMORY_CPU || bytes == 0 || out == nullptr) {
+        throw atoll_sdk::Error(ATOLL_INVALID_ARGUMENT,
+                               "mem_alloc: request at least one byte of CPU memory");
+      }
+      *out = shared_memory::allocate(bytes);
+    });
+  };
+  table.mem_free = [](void* memory) { return guard([&] { shared_memory::free(memory); }); };
+  table.register_memory = [](atoll_comm* comm, void* memory, std::size_t bytes) {
+    return guard([&] { comm_of<Backend>(comm).register_memory(memory, bytes); });
+  };
+  table.register_caller_memory = [](atoll_comm* comm, void* memory, std::size_t bytes,
+                                    const char** slow) {
+    return guard([&] { *slow = comm_of<Backend>(comm).register_caller_memory(memory, bytes); });
+  };
+  table.deregister_memory = [](atoll_comm* comm, void* memory) {
+    return guard([&] { comm_of<Backend>(comm).deregister_memory(memory); });
+  };
+  table.deregister_caller_memory = table.deregister_memory;
+  table.has_levels = 1;
+  return table;
+}
 
 }  // namespace atoll_collectives

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "collectives/communicator/processors.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

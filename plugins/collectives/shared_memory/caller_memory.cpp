@@ -74,7 +74,7 @@ bool is_file_of(int fd, const Mapped& mapped, std::uint64_t bytes) {
 // Opens the mapped file a second time, through any descriptor that this process has of it; returns
 // none without such a descriptor. Paths in /proc name the descriptors, because other threads may
 // close them at any time. Therefore the opened file is checked as well.
-Descriptor open_descriptor(const Mapped& mapped, std::uint64_t bytes) {
+Fd open_descriptor(const Mapped& mapped, std::uint64_t bytes) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
   if (!folder) return {};
   while (const dirent* entry = ::readdir(folder.get())) {
@@ -84,7 +84,7 @@ Descriptor open_descriptor(const Mapped& mapped, std::uint64_t bytes) {
         file.st_dev != mapped.device || !S_ISREG(file.st_mode)) {
       continue;
     }
-    Descriptor opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    Fd opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (opened && is_file_of(opened.get(), mapped, bytes)) return opened;
   }
   return {};
@@ -101,14 +101,13 @@ std::optional<Range> find_file(const void* memory, std::size_t bytes) {
     return std::nullopt;
   }
   const std::uint64_t offset = mapped->offset + (begin - mapped->begin);
-  Descriptor file = open_descriptor(*mapped, offset + bytes);
+  Fd file = open_descriptor(*mapped, offset + bytes);
   if (!file && mapped->path.starts_with('/')) {
-    Descriptor named(::open(mapped->path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    Fd named(::open(mapped->path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
     if (named && is_file_of(named.get(), *mapped, offset + bytes)) file = std::move(named);
   }
   if (!file) return std::nullopt;
-  return Range{std::make_shared<const Descriptor>(std::move(file)),
-               static_cast<std::size_t>(offset)};
+  return Range{std::make_shared<const Fd>(std::move(file)), static_cast<std::size_t>(offset)};
 }
 
 }  // namespace atoll_collectives::shared_memory

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 
-#include "collectives/relax.hpp"
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 
@@ -24,7 +24,7 @@ namespace {
 
 struct Allocation {
   std::size_t bytes;
-  std::shared_ptr<const Descriptor> file;
+  std::shared_ptr<const Fd> file;
   Mapping mapping;
 };
 
@@ -110,7 +110,7 @@ int reserve_file(int fd, std::size_t bytes) noexcept {
 namespace shared_memory {
 
 void* allocate(std::size_t bytes) {
-  auto file = std::make_shared<Descriptor>(::memfd_create("atoll", MFD_CLOEXEC));
+  auto file = std::make_shared<Fd>(::memfd_create("atoll", MFD_CLOEXEC));
   if (!*file) throw system_error("memfd_create", errno);
   if (const int error = reserve_file(file->get(), bytes); error != 0) {
     throw Error(ATOLL_OUT_OF_MEMORY, fmt::format("cannot reserve {} bytes of shared memory: {}",

@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 
-#include "collectives/descriptor.hpp"
+#include "core/descriptor.hpp"
 
 namespace atoll_collectives {
+
+using atoll_v1::atoll::net::Fd;
 
 // Owns a mapped range and unmaps it on destruction.
 class Mapping {
@@ -44,7 +46,7 @@ void free(void* memory);
 
 // A range of the anonymous memory file (memfd) that backs an allocation.
 struct Range {
-  std::shared_ptr<const Descriptor> file;
+  std::shared_ptr<const Fd> file;
   std::size_t offset;
 };
 // Returns the file range that backs [memory, memory + bytes), or nullopt unless a single allocation

@@ -13,7 +13,7 @@
 
 #include "collectives/block.hpp"
 #include "collectives/group.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -36,7 +36,7 @@ class Move {
         if (offer.from == Offer::From::src && !in_place(offer)) read += offer.bytes;
       }
     }
-    streaming_ = group.streaming(received * static_cast<std::size_t>(sync_.size()) + read);
+    stores_ = group.stores_for(received * static_cast<std::size_t>(sync_.size()) + read);
   }
 
   void run() {
@@ -137,7 +137,7 @@ class Move {
     const bool stages = staged(self_);
     for (const auto& offer : offers(self_)) {
       if (!receives(offer, self_) || (stages && offer.receiver != self_)) continue;
-      group_.copy(dst() + offer.to, own(offer.from) + offer.offset, offer.bytes, streaming_);
+      copy(dst() + offer.to, own(offer.from) + offer.offset, offer.bytes, stores_);
     }
   }
 
@@ -163,19 +163,18 @@ class Move {
     std::byte* staging = sync_.staging(self_);
     each_piece(self_, round,
                [&](const Offer& offer, std::size_t first, std::size_t bytes, std::size_t at) {
-                 group_.copy(staging + at, own(offer.from) + offer.offset + first, bytes, 0);
+                 copy(staging + at, own(offer.from) + offer.offset + first, bytes);
                });
   }
 
   // Copies the part that this rank stages in this round to its own dst, while it is in the caches.
   void copy_own_piece(std::size_t round) const {
     if (!staged(self_)) return;
-    each_piece(self_, round,
-               [&](const Offer& offer, std::size_t first, std::size_t bytes, std::size_t) {
-                 if (!receives(offer, self_)) return;
-                 group_.copy(dst() + offer.to + first, own(offer.from) + offer.offset + first,
-                             bytes, streaming_);
-               });
+    each_piece(
+        self_, round, [&](const Offer& offer, std::size_t first, std::size_t bytes, std::size_t) {
+          if (!receives(offer, self_)) return;
+          copy(dst() + offer.to + first, own(offer.from) + offer.offset + first, bytes, stores_);
+        });
   }
 
   void copy_staged(std::size_t rounds) const {
@@ -193,7 +192,7 @@ class Move {
         each_piece(local, round,
                    [&](const Offer& offer, std::size_t first, std::size_t bytes, std::size_t at) {
                      if (!receives(offer, self_)) return;
-                     group_.copy(dst() + offer.to + first, staging + at, bytes, streaming_);
+                     copy(dst() + offer.to + first, staging + at, bytes, stores_);
                    });
       }
       sync_.next_round();
@@ -243,7 +242,7 @@ class Move {
       if (receiver == local || !receives(offer, receiver))
         continue;  // copy_own() copies data from a rank to itself
       std::byte* to = group_.windows.at(receiver, sync_.advert_of(receiver).dst) + offer.to + first;
-      group_.copy(to, source, bytes, streaming_);
+      copy(to, source, bytes, stores_);
     }
   }
 
@@ -255,7 +254,7 @@ class Move {
       for (const auto& offer : offers(local)) {
         if (!receives(offer, self_) || offer.bytes == 0) continue;
         const std::byte* from = group_.windows.at(local, place(advert, offer)) + offer.offset;
-        group_.copy(dst() + offer.to, from, offer.bytes, streaming_);
+        copy(dst() + offer.to, from, offer.bytes, stores_);
       }
     }
   }
@@ -266,7 +265,7 @@ class Move {
   Extents extents_;
   Exchange* exchange_;
   int self_;
-  int streaming_;
+  Stores stores_;
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "collectives/shared_memory/passing.hpp"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,13 +20,13 @@ using FullRoom =
     std::array<char, CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(most_descriptors * sizeof(int))>;
 
 // Owns all descriptors of a control message and keeps the first.
-Descriptor first_of(const cmsghdr& rights) noexcept {
-  Descriptor first;
+Fd first_of(const cmsghdr& rights) noexcept {
+  Fd first;
   const std::size_t count = (rights.cmsg_len - CMSG_LEN(0)) / sizeof(int);
   for (std::size_t i = 0; i < count; ++i) {
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(&rights) + i * sizeof(fd), sizeof(fd));
-    Descriptor received(fd);
+    Fd received(fd);
     if (i == 0) first = std::move(received);
   }
   return first;
@@ -100,11 +99,6 @@ std::optional<Passing::Parcel> Passing::receive(std::span<std::byte> message) co
 
 bool Passing::is_momentary(int error) noexcept {
   return error == EAGAIN || error == EINTR || error == ENOBUFS || error == ETOOMANYREFS;
-}
-
-bool lacks_descriptors() noexcept {
-  const Descriptor spare(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  return !spare && (errno == EMFILE || errno == ENFILE);
 }
 
 }  // namespace atoll_collectives

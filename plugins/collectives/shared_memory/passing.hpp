@@ -14,9 +14,11 @@
 #include <span>
 #include <string>
 
-#include "collectives/descriptor.hpp"
+#include "core/descriptor.hpp"
 
 namespace atoll_collectives {
+
+using atoll_v1::atoll::net::Fd;
 
 class Passing {
  public:
@@ -30,7 +32,7 @@ class Passing {
     std::size_t bytes = 0;
     bool is_ours = false;  // true if the sender is a process of this user
     uid_t user = 0;        // user of the sender
-    Descriptor file;       // the descriptor in the message; empty if there is none
+    Fd file;               // the descriptor in the message; empty if there is none
     bool is_cut = false;   // true if the kernel could not install the descriptor
   };
 
@@ -50,10 +52,7 @@ class Passing {
   static bool is_momentary(int error) noexcept;
 
  private:
-  Descriptor socket_;
+  Fd socket_;
 };
-
-// Returns true if this process has no free file descriptor.
-bool lacks_descriptors() noexcept;
 
 }  // namespace atoll_collectives

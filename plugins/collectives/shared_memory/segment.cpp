@@ -11,7 +11,7 @@
 
 #include "collectives/auth.hpp"
 #include "collectives/shared_memory/memory_file.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -54,7 +54,7 @@ Segment::~Segment() {
 }
 
 std::unique_ptr<Segment> Segment::create(std::size_t rings, std::size_t ring_bytes) {
-  Descriptor file(::memfd_create("atoll-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Fd file(::memfd_create("atoll-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) refuse("memfd_create", errno);
   for (;; ring_bytes /= 2) {
     const std::size_t bytes = segment_bytes(rings, ring_bytes);

@@ -15,12 +15,14 @@
 #include <span>
 #include <string>
 
-#include "collectives/descriptor.hpp"
 #include "collectives/shared_memory/control_block.hpp"
 #include "collectives/shared_memory/lock_free.hpp"
-#include "sdk/guard.hpp"
+#include "core/descriptor.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
+
+using atoll_v1::atoll::net::Fd;
 
 // Size of each of the two halves of a staging buffer in bytes. One half is filled while the other
 // is read.
@@ -89,7 +91,7 @@ class Segment {
   std::string name_;
   std::size_t rings_;
   std::size_t ring_bytes_;
-  Descriptor file_;
+  Fd file_;
   std::span<std::byte> memory_;
 };
 

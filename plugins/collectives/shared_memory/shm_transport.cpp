@@ -16,7 +16,7 @@
 #include <string_view>
 
 #include "collectives/shared_memory/unix_socket.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -188,7 +188,7 @@ bool ShmTransport::receive_inbox() {
 
 void ShmTransport::attach(std::size_t local, const Passing::Parcel& parcel) {
   if (!parcel.file) {
-    if (lacks_descriptors()) throw system_error("receiving an inbox", EMFILE);
+    if (atoll_v1::atoll::net::lacks_descriptors()) throw system_error("receiving an inbox", EMFILE);
     throw NoSharedMemory(fmt::format(
         "the kernel did not pass the memory of rank {}; a security policy may forbid it",
         ranks_[local]));

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "collectives/auth.hpp"
-#include "collectives/descriptor.hpp"
 #include "collectives/shared_memory/passing.hpp"
 #include "collectives/shared_memory/segment.hpp"
 #include "collectives/transport.hpp"
+#include "core/descriptor.hpp"
 
 namespace atoll_collectives {
 
@@ -120,7 +120,7 @@ class ShmTransport final : public Transport {
   std::vector<Peer> peers_;
   Digest word_;                     // proves to the other ranks that a message is from this rank
   std::optional<Passing> passing_;  // passes inboxes; exists only while the transport opens
-  Descriptor socket_;
+  Fd socket_;
 };
 
 }  // namespace atoll_collectives

@@ -21,8 +21,7 @@
 
 #include "collectives/block.hpp"
 #include "collectives/group.hpp"
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -48,7 +47,7 @@ class LocalSum {
                           operation.dst < src() + std::max<std::size_t>(extents.src, 1);
     const std::size_t written = how.push == Sum::Push::all ? ranks * total_ : total_;
     // An in-place sum uses cached stores, because it has just read the lines that it writes.
-    streaming_ = in_place ? 0 : group.streaming(ranks * total_ + written);
+    if (!in_place) stores_ = group.stores_for(ranks * total_ + written);
     const std::size_t slices = std::max<std::size_t>(group.slices.size(), 1);
     chunk_ = staging_bytes / slices / cache_line * cache_line;
     if (chunk_ == 0) {
@@ -68,7 +67,7 @@ class LocalSum {
     sync_.check_adverts();
     if (can_push()) {
       results_ = Results::every_dst;
-      if (writes_where_it_reads()) streaming_ = 0;
+      if (writes_where_it_reads()) stores_ = Stores::cached;
     } else if (how_.push == Sum::Push::root) {
       leave_to_root();
     } else if (how_.push == Sum::Push::all) {
@@ -195,8 +194,7 @@ class LocalSum {
       const std::size_t first = std::min(round * chunk_, slice.bytes);
       const std::size_t bytes = std::min(chunk_, slice.bytes - first);
       const bool for_root = how_.push == Sum::Push::root && how_.root != self_;
-      if (slice.reducer != self_ || for_root)
-        group_.copy(staging, src() + slice.offset + first, bytes, 0);
+      if (slice.reducer != self_ || for_root) copy(staging, src() + slice.offset + first, bytes);
       staging += chunk_;
     }
   }
@@ -219,7 +217,7 @@ class LocalSum {
 
   // One pass has one kind of store for all destinations, and results in staging must stay in the
   // caches.
-  bool writes_own_results() const { return streaming_ == 0; }
+  bool writes_own_results() const { return stores_ == Stores::cached; }
 
   void copy_results(std::size_t round) const {
     for (std::size_t i = 0; i < group_.slices.size(); ++i) {
@@ -227,8 +225,8 @@ class LocalSum {
       const Slice& slice = group_.slices[number];
       if (slice.reducer == self_ && writes_own_results()) continue;
       const Block range = piece_of({slice.offset, slice.bytes}, round, chunk_);
-      group_.copy(static_cast<std::byte*>(operation_.dst) + range.offset,
-                  sync_.previous_staging(slice.reducer) + number * chunk_, range.bytes, streaming_);
+      copy(static_cast<std::byte*>(operation_.dst) + range.offset,
+           sync_.previous_staging(slice.reducer) + number * chunk_, range.bytes, stores_);
     }
   }
 
@@ -280,11 +278,12 @@ class LocalSum {
         }
         break;
     }
-    const int stores = results_ == Results::staging ? 0 : streaming_;
-    group_.reduce({sizeof(atoll_reduction), group_.dsts.data(), group_.parts.data(),
-                   scaled_ ? group_.factors.data() : nullptr,
-                   static_cast<std::int32_t>(group_.dsts.size()), sync_.size(),
-                   range.bytes / element_, operation_.dtype, how_.op, 0, stores});
+    reduce_arrays(operation_, how_.op,
+                  {.dsts = group_.dsts,
+                   .parts = std::span(group_.parts).first(static_cast<std::size_t>(sync_.size())),
+                   .factors = scaled_ ? group_.factors.data() : nullptr,
+                   .count = range.bytes / element_,
+                   .stores = results_ == Results::staging ? Stores::cached : stores_});
   }
 
   // Where the reducers write the results of this step.
@@ -306,7 +305,7 @@ class LocalSum {
   std::size_t total_ = 0;
   std::size_t chunk_ = 0;
   Results results_ = Results::slice_dst;
-  int streaming_ = 0;
+  Stores stores_ = Stores::cached;
   bool scaled_ = false;
 };
 

@@ -9,10 +9,12 @@
 #include <cstddef>
 #include <string_view>
 
-#include "collectives/descriptor.hpp"
-#include "sdk/guard.hpp"
+#include "core/descriptor.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
+
+using atoll_v1::atoll::net::Fd;
 
 struct UnixAddress {
   explicit UnixAddress(std::string_view name) {
@@ -27,8 +29,8 @@ struct UnixAddress {
 };
 
 // Opens a non-blocking datagram socket that receives at `address`. Throws Error(ATOLL_IO).
-inline Descriptor open_datagram_socket(const UnixAddress& address) {
-  Descriptor result(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+inline Fd open_datagram_socket(const UnixAddress& address) {
+  Fd result(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!result) throw atoll_sdk::system_error("socket", errno);
   if (::bind(result.get(), address.get(), address.size) != 0) {
     throw atoll_sdk::system_error("bind of a Unix socket", errno);

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/descriptor.hpp"
 #include "collectives/exchange.hpp"
 #include "collectives/shared_memory/control_block.hpp"
 #include "collectives/shared_memory/memory_file.hpp"
 #include "collectives/shared_memory/passing.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
+#include "core/descriptor.hpp"
 
 namespace atoll_collectives {
 
@@ -57,7 +57,7 @@ class Windows {
   struct Part {    // a rank's part of a window, as its message announced it
     std::uint64_t offset;
     std::uint64_t bytes;
-    Descriptor file;
+    Fd file;
   };
 
   bool send(int local, const Message& message, int fd) const;

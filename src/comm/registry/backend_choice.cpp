@@ -1,18 +1,17 @@
 #include "comm/registry/backend_choice.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <map>
 #include <sstream>
 
+#include "core/descriptor.hpp"
 #include "core/errors.hpp"
-#include "core/socket.hpp"
-#include "world/world_internals.hpp"
+#include "store/store.hpp"
+#include "world/rank_set.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -82,8 +81,9 @@ std::string reasons(const std::vector<BackendInfo>& found) {
 void keep_common(const BackendQuery& query, Preferences& usable, std::vector<BackendInfo>& found) {
   if (query.axis.size() == 1) return;
   const auto texts =
-      exchange_on_axis(query.axis, query.id,
-                       fmt::format("communicator {}: every rank of it must open it", query.name),
+      exchange_on_axis(query.axis, store::titled("", query.id),
+                       fmt::format("rank {}: communicator {}: every rank of it must open it",
+                                   query.axis.world->rank(), query.name),
                        encode(usable), query.axis.world->config().rendezvous_timeout);
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const int rank = query.axis.ranks[i];
@@ -101,34 +101,24 @@ void keep_common(const BackendQuery& query, Preferences& usable, std::vector<Bac
   }
 }
 
-// Returns true if this process cannot open another file, so that no backend can be found or loaded.
-bool lacks_descriptors() noexcept {
-  const net::Fd spare(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  return !spare && (errno == EMFILE || errno == ENFILE);
-}
-
 }  // namespace
 
-std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& id,
+std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& key,
                                           std::string_view call, const std::string& mine,
                                           std::chrono::milliseconds timeout) {
   if (axis.size() == 1) return {mine};
-  World& world = *axis.world;
-  // The store takes ranks in ascending order, and an axis may have them in any order.
-  std::vector<int> sorted = axis.ranks;
-  std::ranges::sort(sorted);
+  const RankSet ranks(*axis.world, axis.ranks);
   try {
-    const auto values =
-        WorldInternals::store(world).exchange(store::titled("", id), mine, timeout, sorted);
+    const auto values = ranks.exchange(key, mine, timeout);
     std::vector<std::string> result;
-    for (const int rank : axis.ranks) {
-      const auto place = std::ranges::lower_bound(sorted, rank) - sorted.begin();
+    for (const int rank : axis.ranks) {  // an axis may have its ranks in any order
+      const auto place = std::ranges::lower_bound(ranks.ranks(), rank) - ranks.ranks().begin();
       result.push_back(values[static_cast<std::size_t>(place)]);
     }
     return result;
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout || world.failure()) throw;
-    throw make_error(ErrorCode::timeout, "rank {}: {}: {}", world.rank(), call, error.what());
+    if (error.code() != ErrorCode::timeout || ranks.world().failure()) throw;
+    throw make_error(ErrorCode::timeout, "{}: {}", call, error.what());
   }
 }
 
@@ -186,7 +176,7 @@ const Plugin& choose_backend(const BackendQuery& query) {
   } catch (const Error&) {
     // Without file descriptors no folder can be read. The other ranks wait for this one in
     // keep_common(), and learn there that it can use no backend.
-    if (!lacks_descriptors()) throw;
+    if (!net::lacks_descriptors()) throw;
   }
   keep_common(query, common, found);
   if (!query.wanted.empty()) {
@@ -194,7 +184,7 @@ const Plugin& choose_backend(const BackendQuery& query) {
   }
   const auto best = std::ranges::max_element(common, {}, &Preferences::value_type::second);
   if (best == common.end()) {
-    if (lacks_descriptors()) {
+    if (net::lacks_descriptors()) {
       throw make_error(ErrorCode::io,
                        "rank {}: communicator {}: no file descriptor is left to load a backend; "
                        "raise `ulimit -n` (now {})",

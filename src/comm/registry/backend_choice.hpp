@@ -43,9 +43,9 @@ struct BackendQuery {
 };
 
 // Returns the texts that the ranks of the axis pass as `mine`, in axis order: one message to the
-// store and one back. `id` is unique to this call. Throws Error(timeout) with `call`, a text that
+// store and one back. `key` is unique to this call. Throws Error(timeout) with `call`, a text that
 // says what the ranks must do, and the ranks that did not come.
-std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& id,
+std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& key,
                                           std::string_view call, const std::string& mine,
                                           std::chrono::milliseconds timeout);
 

@@ -8,13 +8,11 @@
 #include <vector>
 
 #include "atoll/device.hpp"
-#include "atoll/plugin_names.hpp"
 #include "comm/placement/rank_adapters.hpp"
 #include "comm/placement/rank_environment.hpp"
 #include "comm/registry/registry.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
-#include "device/cpu/kernels.hpp"
 #include "store/protocol.hpp"
 #include "world/world_internals.hpp"
 
@@ -83,26 +81,6 @@ atoll_status store_get_all(void* ctx, const char* const* keys, int32_t n, void* 
   });
 }
 
-atoll_status reduce_parts(void*, const atoll_reduction* r) {
-  return guarded([&] {
-    require(r->nparts >= 1 && r->ndsts >= 1 && atoll_abi::is_reducible(r->dtype) &&
-                atoll_abi::within(atoll_abi::ops, r->op),
-            "reduce: an argument is out of range");
-    cpu::reduce_into({{r->dsts, static_cast<std::size_t>(r->ndsts)},
-                      {r->parts, static_cast<std::size_t>(r->nparts)},
-                      r->factors,
-                      r->count,
-                      static_cast<DType>(r->dtype),
-                      static_cast<ReduceOp>(r->op),
-                      r->divisor,
-                      r->streaming != 0 ? cpu::Stores::streaming : cpu::Stores::cached});
-  });
-}
-
-void copy_bytes(void*, void* dst, const void* src, size_t bytes, int32_t streaming) {
-  cpu::copy(dst, src, bytes, streaming != 0 ? cpu::Stores::streaming : cpu::Stores::cached);
-}
-
 atoll_status adapters(void*, int32_t device, char* value, size_t* n) {
   return guarded([&] {
     const std::string gpu(device < 0 ? "" : Device::cuda(device).pci_address());
@@ -115,8 +93,7 @@ atoll_status adapters(void*, int32_t device, char* value, size_t* n) {
 }  // namespace
 
 atoll_core core_services(World& world) {
-  return {sizeof(atoll_core), &world,     log_line,      store_put, store_get,
-          reduce_parts,       copy_bytes, store_get_all, adapters};
+  return {sizeof(atoll_core), &world, log_line, store_put, store_get, store_get_all, adapters};
 }
 
 }  // namespace atoll_v1::atoll

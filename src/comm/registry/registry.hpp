@@ -38,7 +38,7 @@ std::string last_error(const Plugin& plugin, const atoll_comm* comm);
 void retain(const Plugin& plugin);
 void release(const Plugin& plugin, bool failed);
 
-// Returns the services that libatoll offers to plugins: log, store and reduction kernels
+// Returns the services that libatoll offers to plugins: log, store and the choice of adapters
 // (atoll_core in plugin.h). The table must not outlive `world`.
 atoll_core core_services(World& world);
 

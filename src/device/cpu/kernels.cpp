@@ -18,7 +18,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/kernels.cpp"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -27,59 +26,6 @@ namespace atoll_v1::atoll::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Copies whole cache lines with non-temporal stores, four vectors at a time, and the ends with
-// memcpy. FlushStream() makes the stores visible before any later store.
-void copy_streaming(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes) {
-  constexpr std::size_t line = 64;
-  const hn::ScalableTag<std::uint8_t> tag;
-  const std::size_t lanes = hn::Lanes(tag);
-  const std::size_t head = (line - reinterpret_cast<std::uintptr_t>(out) % line) % line;
-  if (bytes < head + 4 * lanes) {
-    std::memcpy(out, in, bytes);
-    return;
-  }
-  std::memcpy(out, in, head);
-  std::size_t at = head;
-  for (; at + 4 * lanes <= bytes; at += 4 * lanes) {
-    const auto a = hn::LoadU(tag, in + at);
-    const auto b = hn::LoadU(tag, in + at + lanes);
-    const auto c = hn::LoadU(tag, in + at + 2 * lanes);
-    const auto d = hn::LoadU(tag, in + at + 3 * lanes);
-    hn::Stream(a, tag, out + at);
-    hn::Stream(b, tag, out + at + lanes);
-    hn::Stream(c, tag, out + at + 2 * lanes);
-    hn::Stream(d, tag, out + at + 3 * lanes);
-  }
-  std::memcpy(out + at, in + at, bytes - at);
-  hwy::FlushStream();
-}
-
-inline float widen(bfloat16 value) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
-}
-inline float widen(float16 value) { return to_float(value); }
-inline float widen(float value) { return value; }
-inline double widen(double value) { return value; }
-
-// Rounds to nearest even and keeps NaN quiet. It has no branches, so that loops vectorise.
-inline bfloat16 narrow_bf16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const std::uint32_t nan = (bits >> 16) | 0x40u;
-  return {static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
-}
-
-template <class To, class From>
-To narrow(From value) {
-  if constexpr (std::is_same_v<To, bfloat16>) {
-    return narrow_bf16(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<To, float16>) {
-    return to_float16(static_cast<float>(value));
-  } else {
-    return static_cast<To>(value);
-  }
-}
 
 template <class To, class From>
 void cast_loop(To* HWY_RESTRICT dst, const From* HWY_RESTRICT src, std::uint64_t count) {
@@ -200,21 +146,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace atoll_v1::atoll::cpu {
 
-HWY_EXPORT(copy_streaming);
 HWY_EXPORT(cast_views);
 HWY_EXPORT(dequantize_views);
 HWY_EXPORT(sum_squares_blocks);
 HWY_EXPORT(adamw_step);
 HWY_EXPORT(sgd_loop);
-
-void copy(void* dst, const void* src, std::size_t bytes, Stores stores) {
-  if (stores == Stores::cached) {
-    std::memcpy(dst, src, bytes);
-    return;
-  }
-  HWY_DYNAMIC_DISPATCH(copy_streaming)
-  (static_cast<std::uint8_t*>(dst), static_cast<const std::uint8_t*>(src), bytes);
-}
 
 void cast(View dst, ConstView src) {
   if (dst.dtype == src.dtype) {

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "core/assert.hpp"
-#include "device/cpu/kernels.hpp"
+#include "device/cpu/reduce.hpp"
 #include "device/element_type.hpp"
 
 #undef HWY_TARGET_INCLUDE

@@ -9,37 +9,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "device/cpu/kernels.hpp"
+#include "device/cpu/reduce.hpp"
 #include "device/element_type.hpp"
 
 namespace atoll_v1::atoll::cpu {
 namespace {
 
 constexpr std::size_t piece_elements = 1024;
-
-// The type in which elements are combined: f32 for the 16-bit floating-point types, else T.
-template <class T>
-using Accumulator = std::conditional_t<std::is_class_v<T>, float, T>;
-
-template <class T>
-Accumulator<T> widened(T value) {
-  if constexpr (std::is_class_v<T>) {
-    return to_float(value);
-  } else {
-    return value;
-  }
-}
-
-template <class T>
-T narrowed(Accumulator<T> value) {
-  if constexpr (std::is_same_v<T, bfloat16>) {
-    return to_bfloat16(value);
-  } else if constexpr (std::is_same_v<T, float16>) {
-    return to_float16(value);
-  } else {
-    return value;
-  }
-}
 
 template <ReduceOp op, class A>
 A combine(A a, A b) {
@@ -82,7 +58,7 @@ class PlainReducer {
       if constexpr (op == ReduceOp::avg) divide(count);
       for (void* dst : reduction_.dsts) {
         T* const to = static_cast<T*>(dst) + first;
-        for (std::size_t i = 0; i < count; ++i) to[i] = narrowed<T>(scratch_[i]);
+        for (std::size_t i = 0; i < count; ++i) to[i] = narrow<T>(scratch_[i]);
       }
     }
   }
@@ -95,7 +71,7 @@ class PlainReducer {
     A* const mine = scratch_.data() + depth * piece_elements;
     if (n == 1) {
       const T* const part = static_cast<const T*>(reduction_.parts[lo]) + first;
-      for (std::size_t i = 0; i < count; ++i) mine[i] = widened(part[i]);
+      for (std::size_t i = 0; i < count; ++i) mine[i] = widen(part[i]);
       return;
     }
     const std::size_t left = left_of(n, reduction_.block);

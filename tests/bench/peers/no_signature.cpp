@@ -2,8 +2,8 @@
 // ranks. bench_signature compares the speed of this copy with that of the real backend.
 #include <cstdlib>
 
-#include "sdk/operation.hpp"
 #include "collectives/signature.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 

@@ -1,13 +1,14 @@
 // An example of a third-party backend. `solo` supports communicators of one rank only, in which
 // every collective is a copy.
 #include <cstring>
-#include <sdk/operation.hpp>
-#include <sdk/table.hpp>
+#include <sdk/backend.hpp>
 
 namespace {
 
 class Solo {
  public:
+  static constexpr std::int32_t memory_kind = ATOLL_MEMORY_CPU;
+
   static std::int32_t probe(const atoll_group& world) {
     if (world.world_size == 1) return 1;
     throw atoll_sdk::Error(ATOLL_UNSUPPORTED, "solo supports one rank only");
@@ -23,7 +24,6 @@ class Solo {
 
   void submit(std::span<atoll_operation* const> operations) {
     for (const auto* operation : operations) {
-      atoll_sdk::check_operation(*operation, 0, 1);
       if (operation->factor != 1.0) {
         throw atoll_sdk::Error(ATOLL_UNSUPPORTED,
                                atoll_sdk::describe(*operation) + ": solo supports no factors");
@@ -35,6 +35,8 @@ class Solo {
     }
   }
   void abort() noexcept {}
+  int rank() const noexcept { return 0; }
+  int size() const noexcept { return 1; }
 };
 
 constexpr atoll_backend table = atoll_sdk::table_of<Solo>("solo");

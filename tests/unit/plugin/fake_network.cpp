@@ -18,8 +18,8 @@
 
 #include "collectives/collectives.hpp"
 #include "collectives/communicator/host_communicator.hpp"
-#include "collectives/descriptor.hpp"
 #include "collectives/signature.hpp"
+#include "core/descriptor.hpp"
 #include "unit/plugin/ranks.hpp"
 
 namespace {
@@ -84,7 +84,7 @@ class FakeNetwork final : public Transport {
 
  private:
   Seen& seen_;
-  Descriptor readable_{::eventfd(1, EFD_CLOEXEC)};
+  Fd readable_{::eventfd(1, EFD_CLOEXEC)};
 };
 
 // A communicator of one rank over the fake network.

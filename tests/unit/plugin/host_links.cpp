@@ -25,7 +25,7 @@
 #include "host/tcp_handshake.hpp"
 #include "host/tcp_link.hpp"
 #include "host/tcp_rendezvous.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 using namespace atoll_host_backend;
 using namespace std::chrono_literals;
@@ -49,8 +49,8 @@ struct Wires {
       int near[2], far[2];
       REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, near) == 0);
       REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, far) == 0);
-      out.push_back({Descriptor(near[0]), "near"});
-      in.push_back({Descriptor(far[0]), "far"});
+      out.push_back({Fd(near[0]), "near"});
+      in.push_back({Fd(far[0]), "far"});
       from.emplace_back(near[1]);
       to.emplace_back(far[1]);
     }
@@ -76,7 +76,7 @@ struct Wires {
   }
 
   Streams out, in;
-  std::vector<Descriptor> from, to;
+  std::vector<Fd> from, to;
   std::unique_ptr<Link> sender, receiver;
 };
 
@@ -130,8 +130,8 @@ struct Listening {
 };
 
 // Connects to a port of this host, with time limits for sending and receiving.
-Descriptor connect_to(std::uint16_t port) {
-  Descriptor result(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+Fd connect_to(std::uint16_t port) {
+  Fd result(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(port);
@@ -143,13 +143,13 @@ Descriptor connect_to(std::uint16_t port) {
 }
 
 template <class Message>
-void send_message(const Descriptor& socket, const Message& message) {
+void send_message(const Fd& socket, const Message& message) {
   REQUIRE(::send(socket.get(), &message, sizeof(message), MSG_NOSIGNAL) ==
           static_cast<ssize_t>(sizeof(message)));
 }
 
 template <class Message>
-ssize_t receive_message(const Descriptor& socket, Message& message) {
+ssize_t receive_message(const Fd& socket, Message& message) {
   return ::recv(socket.get(), &message, sizeof(message), MSG_WAITALL);
 }
 
@@ -264,12 +264,12 @@ TEST_CASE("a replayed hello is refused while the first is pending, and does not 
   const std::uint16_t port = listening.rendezvous->ports().front();
   const Handshake high(identity(1));
   const auto hello = high.hello(0, 0, Purpose::connect, {});
-  const Descriptor first = connect_to(port);
+  const Fd first = connect_to(port);
   send_message(first, hello);
   Signed<Answer> answer;
   REQUIRE(receive_message(first, answer) == static_cast<ssize_t>(sizeof(answer)));
   for (int i = 0; i < 200; ++i) {
-    const Descriptor replay = connect_to(port);
+    const Fd replay = connect_to(port);
     send_message(replay, hello);
     char byte = 0;
     const ssize_t got = receive_message(replay, byte);

@@ -154,14 +154,6 @@ struct Windows {
   Memory in, out;
 };
 
-std::atomic<bool> next_sum_fails = false;
-
-atoll_status reduce_or_fail(void* ctx, const atoll_reduction* reduction) {
-  static const FakeCore working;
-  if (next_sum_fails.exchange(false)) return ATOLL_BACKEND;
-  return working.host().reduce(ctx, reduction);
-}
-
 }  // namespace
 
 // The conformance suite compares the results with closed forms.
@@ -314,27 +306,5 @@ TEST_CASE("if a rank aborts within a step, the other ranks wait at most until th
       }
       CHECK_MESSAGE(result.status == ATOLL_TIMEOUT, result.text);
     });
-  }
-}
-
-TEST_CASE("if a rank fails in a shared job, the ranks that wait for the job are aborted") {
-  for (const Layout& layout : {Layout{0, 0}, Layout{0, 0, 0, 0}}) {
-    for (const int host_ranks : neighbours) {
-      CAPTURE(text(layout));
-      CAPTURE(host_ranks);
-      FakeCore core;
-      core.host().reduce = &reduce_or_fail;
-      auto ranks = open_ranks(backend(), core, layout, {.host_ranks = host_ranks});
-      next_sum_fails = true;
-      const auto results = until_one_fails(ranks, [](Rank& rank) { return Windows(rank).sum(); });
-      int failed = 0;
-      for (const auto& result : results) {
-        failed += result.status == ATOLL_BACKEND ? 1 : 0;
-        if (result.status == ATOLL_BACKEND) continue;
-        CHECK_MESSAGE(result.status == ATOLL_ABORTED, result.text);
-        CHECK_MESSAGE(result.text.find("not finished") != std::string::npos, result.text);
-      }
-      CHECK(failed == 1);
-    }
   }
 }

@@ -23,7 +23,7 @@
 #include "collectives/shared_memory/segment.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
 #include "collectives/shared_memory/windows.hpp"
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 
 namespace {
 
@@ -49,8 +49,8 @@ std::ptrdiff_t open_descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
 }
 
-Descriptor memory_file(std::size_t bytes) {
-  Descriptor file(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+Fd memory_file(std::size_t bytes) {
+  Fd file(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   REQUIRE(::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
   return file;
 }
@@ -108,7 +108,7 @@ struct Host : OpenTransports {
 }  // namespace
 
 TEST_CASE("registered memory of another rank is mapped only if its file has all of it") {
-  const Descriptor file = memory_file(2 * page);
+  const Fd file = memory_file(2 * page);
   for (const std::uint64_t offset : {page + 1, 2 * page, 3 * page, ~std::uint64_t{0}}) {
     CAPTURE(offset);
     Host host;
@@ -142,14 +142,14 @@ TEST_CASE("only memory of shared mappings has a file that other processes can ma
 
 TEST_CASE("a file that is no memory is not mapped") {
   Host host;
-  const Descriptor device(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  const Fd device(::open("/dev/zero", O_RDWR | O_CLOEXEC));
   host.send({}, device.get());
   CHECK(host.add().status == ATOLL_BAD_DATA);
 }
 
 TEST_CASE("messages about windows that no rank can register keep no file open") {
   Host host;
-  const Descriptor file = memory_file(page);
+  const Fd file = memory_file(page);
   const auto before = open_descriptors();
   for (std::uint64_t number = 2; number < 50; ++number) {
     host.send({.number = number}, file.get());
@@ -168,7 +168,7 @@ TEST_CASE("a message with more bytes than a message has is ignored") {
   std::array<std::byte, sizeof(WindowMessage) + 1> longer{};
   const WindowMessage message;
   std::memcpy(longer.data(), &message, sizeof(message));
-  const Descriptor file = memory_file(page);
+  const Fd file = memory_file(page);
   REQUIRE(host.peer.send(host.zero.inbox_name(0) + ".windows", longer, file.get()) == 0);
   CHECK(host.add().status == ATOLL_TIMEOUT);
 }
@@ -191,7 +191,7 @@ TEST_CASE("a rank that publishes rings of an impossible size is refused") {
 TEST_CASE("an inbox whose file could become shorter is refused") {
   const auto sealed = Segment::create(1, 64 * 1024);
   const auto bytes = ::lseek(sealed->file(), 0, SEEK_END);
-  const Descriptor copy = memory_file(static_cast<std::size_t>(bytes));
+  const Fd copy = memory_file(static_cast<std::size_t>(bytes));
   REQUIRE(::pwrite(copy.get(), &sealed->inbox(), sizeof(Inbox), 0) == sizeof(Inbox));
   const auto attach = [&] { Segment::attach(copy.get(), "atoll-peer", 1, 64 * 1024); };
   const Failure failure = failure_of(attach);

@@ -66,32 +66,15 @@ T combine(T a, T b, std::int32_t op) {
 // Reduces the values in place in an adjacent-pair tree and returns the result. An odd last value
 // moves up a level unchanged.
 template <typename T>
-T tree(std::vector<T>& values, std::int32_t op, std::int32_t divisor) {
+T tree(std::vector<T>& values, std::int32_t op) {
+  const auto ranks = static_cast<T>(values.size());
   for (std::size_t left = values.size(); left > 1; left = (left + 1) / 2) {
     for (std::size_t i = 0; 2 * i < left; ++i) {
       const bool pair = 2 * i + 1 < left;
       values[i] = pair ? combine(values[2 * i], values[2 * i + 1], op) : values[2 * i];
     }
   }
-  return op == ATOLL_AVG ? static_cast<T>(values[0] / static_cast<T>(divisor)) : values[0];
-}
-
-template <typename T, typename Load, typename Store>
-void reduce_as(const atoll_reduction& r, std::pair<Load, Store> codec) {
-  const std::size_t element = codec.second(nullptr, T{});
-  const auto parts = static_cast<std::size_t>(r.nparts);
-  std::vector<T> values(parts);
-  for (std::uint64_t i = 0; i < r.count; ++i) {
-    for (std::size_t p = 0; p < parts; ++p) {
-      values[p] = codec.first(static_cast<const std::byte*>(r.parts[p]) + i * element);
-      if (r.factors != nullptr)
-        values[p] = static_cast<T>(values[p] * static_cast<T>(r.factors[p]));
-    }
-    const T result = tree(values, r.op, r.divisor > 0 ? r.divisor : r.nparts);
-    for (std::int32_t d = 0; d < r.ndsts; ++d) {
-      codec.second(static_cast<std::byte*>(r.dsts[d]) + i * element, result);
-    }
-  }
+  return op == ATOLL_AVG ? static_cast<T>(values[0] / ranks) : values[0];
 }
 
 // Returns a function that loads an element and a function that stores one. The store function
@@ -149,16 +132,6 @@ void with_dtype(std::int32_t dtype, Use use) {
   }
 }
 
-atoll_status reduce(void* /*ctx*/, const atoll_reduction* reduction) {
-  with_dtype(reduction->dtype,
-             [&](auto value, auto codec) { reduce_as<decltype(value)>(*reduction, codec); });
-  return ATOLL_OK;
-}
-
-void copy(void* /*ctx*/, void* dst, const void* src, std::size_t bytes, std::int32_t) {
-  std::memcpy(dst, src, bytes);
-}
-
 }  // namespace
 
 const atoll_backend& load(const std::string& path) {
@@ -176,8 +149,6 @@ FakeCore::FakeCore() : host_{} {
   core_.put = &FakeCore::put;
   core_.get = &FakeCore::get;
   core_.get_all = &FakeCore::get_all;
-  core_.reduce = &plugin_ranks::reduce;
-  core_.copy = &plugin_ranks::copy;
 }
 
 std::string FakeCore::get(const std::string& key) {
@@ -436,22 +407,15 @@ Bytes noisy_input(int rank, std::uint64_t count) {
 }
 
 Bytes reference_reduce(const std::vector<Bytes>& parts, std::int32_t dtype, std::int32_t op) {
+  const std::size_t element = size_of(dtype);
   Bytes result(parts.front().size());
-  std::vector<const void*> pointers;
-  for (const auto& part : parts) pointers.push_back(part.data());
-  void* dst = result.data();
-  const atoll_reduction reduction{sizeof(atoll_reduction),
-                                  &dst,
-                                  pointers.data(),
-                                  nullptr,
-                                  1,
-                                  static_cast<std::int32_t>(parts.size()),
-                                  result.size() / size_of(dtype),
-                                  dtype,
-                                  op,
-                                  0,
-                                  0};
-  reduce(nullptr, &reduction);
+  with_dtype(dtype, [&](auto value, auto codec) {
+    std::vector<decltype(value)> values(parts.size());
+    for (std::size_t at = 0; at < result.size(); at += element) {
+      for (std::size_t p = 0; p < parts.size(); ++p) values[p] = codec.first(parts[p].data() + at);
+      codec.second(result.data() + at, tree(values, op));
+    }
+  });
   return result;
 }
 

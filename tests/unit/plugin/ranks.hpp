@@ -1,6 +1,5 @@
 // Drives a backend through its C table, without libatoll. Threads act as ranks, which may be laid
-// out over any number of hosts. The store is in memory, and a simple reference implementation
-// replaces the reduction kernel of libatoll.
+// out over any number of hosts. The store is in memory.
 #pragma once
 
 #include <condition_variable>
@@ -160,7 +159,7 @@ Bytes input(std::int32_t dtype, int rank, std::uint64_t count, int salt = 0);
 // Returns f32 fractions for which the sum depends on the order of additions.
 Bytes noisy_input(int rank, std::uint64_t count);
 std::size_t size_of(std::int32_t dtype);
-// Reference implementation of the reduction that plugin.h specifies, element by element.
+// The reduction that plugin.h specifies, without factors, element by element.
 Bytes reference_reduce(const std::vector<Bytes>& parts, std::int32_t dtype, std::int32_t op);
 
 }  // namespace plugin_ranks

@@ -11,8 +11,7 @@
 #include "collectives/auth.hpp"
 #include "collectives/communicator/processors.hpp"
 #include "collectives/signature.hpp"
-#include "sdk/guard.hpp"
-#include "sdk/operation.hpp"
+#include "sdk/backend.hpp"
 
 namespace {
 

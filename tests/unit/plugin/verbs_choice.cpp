@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 #include "verbs/choice.hpp"
 
 using namespace atoll_verbs_backend;

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 #include "unit/plugin/verbs_wire.hpp"
 
 using namespace verbs_test;

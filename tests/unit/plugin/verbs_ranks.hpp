@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 #include "unit/fake_verbs.hpp"
 #include "verbs/verbs_transport.hpp"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "sdk/guard.hpp"
+#include "sdk/backend.hpp"
 #include "verbs/contact.hpp"
 #include "verbs/settings.hpp"
 

@@ -1,18 +1,112 @@
-// Validates an atoll_operation and describes it in error texts. The names and sizes come
-// from atoll/plugin_names.hpp.
+// What a backend needs: errors, checks of operations, and the C table.
+//
+// Inside a backend, errors are C++ exceptions; at the C boundary guard() turns them into a status
+// and one line of text. check_operation() checks the arguments of an operation, and describe()
+// names it in errors. table_of() fills the C table from a class that represents an open
+// communicator:
+//   static std::int32_t probe(const atoll_group&)
+//     returns the backend's preference, or throws Error
+//   static std::int32_t capability(kind, dtype, op, memory)
+//     returns 1 if the backend supports the combination, otherwise 0
+//   static std::unique_ptr<Communicator> open(const atoll_core&, const atoll_group&)
+//     opens a communicator
+//   static constexpr std::int32_t memory_kind
+//     kind of memory that holds the buffers
+//   int rank() const, int size() const
+//     rank of the caller in the group, and number of ranks
+//   void submit(std::span<atoll_operation* const>)
+//     performs one or more operations, whose arguments table_of() has checked
+//   void abort() noexcept
+//     may be called by any thread
+// The destructor of the class closes the communicator. The backend itself sets the optional slots
+// of the table.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <new>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "atoll/plugin.h"
 #include "atoll/plugin_names.hpp"
-#include "sdk/guard.hpp"
 
 namespace atoll_sdk {
+
+class Error : public std::runtime_error {
+ public:
+  Error(atoll_status status, const std::string& message)
+      : std::runtime_error(message), status_(status) {}
+  atoll_status status() const noexcept { return status_; }
+
+ private:
+  atoll_status status_;
+};
+
+// Returns an Error with the status ATOLL_IO and the text "WHAT: MEANING", where MEANING describes
+// the errno value `error`. If the process has no file descriptor left, the text states the remedy.
+inline Error system_error(std::string_view what, int error) {
+  const char* remedy = error == EMFILE ? ": no file descriptor is left; raise `ulimit -n`"
+                       : error == ENFILE
+                           ? ": the host has no file descriptor left; raise fs.file-max"
+                           : "";
+  return {ATOLL_IO, std::string(what) + ": " + std::generic_category().message(error) + remedy};
+}
+
+// Storage for the text that last_error() returns. The array has a fixed size, so that an
+// out-of-memory error can be reported without allocating memory.
+inline thread_local std::array<char, 2048> last_error_text{};
+
+// Returns the text of the calling thread's most recent failure, or "" if nothing has failed.
+inline const char* last_error() noexcept { return last_error_text.data(); }
+
+// Stores the text for last_error(). Texts of 2,048 bytes and more are truncated.
+inline void set_last_error(std::string_view message) noexcept {
+  const std::size_t length = std::min(message.size(), last_error_text.size() - 1);
+  std::copy_n(message.data(), length, last_error_text.data());
+  last_error_text[length] = '\0';
+}
+
+// Stores the text of the exception that is being handled for last_error(), and returns the matching
+// status. Must be called inside a catch block.
+inline atoll_status record_current_exception() noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    set_last_error(error.what());
+    return error.status();
+  } catch (const std::bad_alloc&) {
+    set_last_error("out of memory");
+    return ATOLL_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    set_last_error(error.what());
+    return ATOLL_INTERNAL;
+  } catch (...) {
+    set_last_error("unknown exception");
+    return ATOLL_INTERNAL;
+  }
+}
+
+// Runs `body` and converts any exception into a status and a text for last_error(). Every function
+// in a backend's C table that returns a status wraps its work in guard().
+template <typename Body>
+atoll_status guard(Body&& body) noexcept {
+  try {
+    std::forward<Body>(body)();
+    return ATOLL_OK;
+  } catch (...) {
+    return record_current_exception();
+  }
+}
 
 using atoll_abi::dtype_name;
 using atoll_abi::dtype_size;
@@ -187,6 +281,78 @@ inline void check_operation(const atoll_operation& operation, int rank, int nran
   if (operation.kind == ATOLL_ALL_TO_ALL_V) check_received(operation, rank, nranks);
   check_factor(operation);
   check_buffers(operation, rank);
+}
+
+// comm_of() and handle_of() convert between an atoll_comm* and the backend's class: the handle is a
+// pointer to an object of that class.
+template <class Communicator>
+Communicator& comm_of(atoll_comm* comm) {
+  if (comm == nullptr) throw Error(ATOLL_INVALID_ARGUMENT, "the communicator is NULL");
+  return *reinterpret_cast<Communicator*>(comm);
+}
+template <class Communicator>
+atoll_comm* handle_of(std::unique_ptr<Communicator> comm) {
+  return reinterpret_cast<atoll_comm*>(comm.release());
+}
+
+// Returns a table in which every required slot is set. Its shutdown() does nothing.
+template <class Communicator>
+constexpr atoll_backend table_of(const char* name) {
+  atoll_backend table{};
+  table.size = sizeof(atoll_backend);
+  table.abi_major = ATOLL_ABI_MAJOR;
+  table.abi_minor = ATOLL_ABI_MINOR;
+  table.name = name;
+  table.probe = [](const atoll_core*, const atoll_group* world) -> std::int32_t {
+    std::int32_t preference = 0;
+    const auto status = guard([&] {
+      if (world == nullptr) throw Error(ATOLL_INVALID_ARGUMENT, "probe: world must not be NULL");
+      preference = Communicator::probe(*world);
+    });
+    return status == ATOLL_OK ? preference : 0;
+  };
+  table.capability = [](std::int32_t kind, std::int32_t dtype, std::int32_t op,
+                        std::int32_t memory) {
+    return Communicator::capability(kind, dtype, op, memory);
+  };
+  table.open = [](const atoll_core* core, const atoll_group* group, atoll_comm** out) {
+    return guard([&] {
+      if (host == nullptr || group == nullptr || out == nullptr) {
+        throw Error(ATOLL_INVALID_ARGUMENT, "open: host, group and out must not be NULL");
+      }
+      *out = handle_of(Communicator::open(*core, *group));
+    });
+  };
+  table.submit = [](atoll_comm* comm, atoll_operation* const* operations, std::int32_t n) {
+    return guard([&] {
+      Communicator& open = comm_of<Communicator>(comm);
+      if (n < 0 || (n > 0 && operations == nullptr)) {
+        throw Error(ATOLL_INVALID_ARGUMENT, "submit: n is negative, or the operations are NULL");
+      }
+      if (n == 0) return;
+      const std::span all(operations, static_cast<std::size_t>(n));
+      for (const atoll_operation* operation : all) {
+        if (operation == nullptr)
+          throw Error(ATOLL_INVALID_ARGUMENT, "submit: an operation is NULL");
+        check_operation(*operation, open.rank(), open.size(), Communicator::memory_kind);
+        if (Communicator::capability(operation->kind, operation->dtype, operation->op,
+                                     Communicator::memory_kind) == 0) {
+          throw Error(ATOLL_UNSUPPORTED,
+                      describe(*operation) + ": this backend does not support the operation");
+        }
+      }
+      open.submit(all);
+    });
+  };
+  table.abort = [](atoll_comm* comm) {
+    if (comm != nullptr) comm_of<Communicator>(comm).abort();
+  };
+  table.close = [](atoll_comm* comm) {
+    const std::unique_ptr<Communicator> owned(reinterpret_cast<Communicator*>(comm));
+  };
+  table.last_error = [](const atoll_comm*) { return last_error(); };
+  table.shutdown = [](std::int32_t) {};
+  return table;
 }
 
 }  // namespace atoll_sdk
