@@ -11,7 +11,7 @@ namespace atoll_collectives {
 namespace {
 
 // Returns an FNV-1a hash of the per-rank counts, folded to 32 bits.
-std::uint32_t layout_of(const std::uint64_t* counts, int nranks) {
+std::uint32_t hash_of(const std::uint64_t* counts, int nranks) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (int rank = 0; rank < nranks; ++rank) hash = (hash ^ counts[rank]) * 0x100000001b3u;
   return static_cast<std::uint32_t>(hash ^ (hash >> 32));
@@ -48,7 +48,7 @@ Signature make_signature(const atoll_operation& operation, int nranks, std::uint
   s.root = has_root(operation.kind) ? operation.peer : -1;
   // The counts of all_to_all_v differ between ranks.
   const bool shares_counts = is_uneven(operation.kind) && operation.kind != ATOLL_ALL_TO_ALL_V;
-  s.layout = shares_counts ? layout_of(operation.counts, nranks) : 0;
+  s.layout = shares_counts ? hash_of(operation.counts, nranks) : 0;
   s.count = barrier ? 0 : operation.count;
   s.ordinal = ordinal;
   s.sequence = operation.sequence;

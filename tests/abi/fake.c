@@ -31,7 +31,7 @@ static int32_t capability(int32_t kind, int32_t dtype, int32_t op, int32_t memor
 }
 
 static atoll_status open_group(const atoll_core* core, const atoll_group* group, atoll_comm** out) {
-  (void)host;
+  (void)core;
   (void)group;
   (void)out;
   return ATOLL_UNSUPPORTED;

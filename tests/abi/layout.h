@@ -30,7 +30,7 @@ SIZE(atoll_core, 56);
 
 AT(atoll_placement, size, 0);
 AT(atoll_placement, world_rank, 8);
-AT(atoll_placement, core, 12);
+AT(atoll_placement, host, 12);
 AT(atoll_placement, device, 16);
 AT(atoll_placement, address, 24);
 AT(atoll_placement, rail_addresses, 32);

@@ -1,7 +1,16 @@
-// Measures checkpoints. `usage` lists the measurements.
+// Measures checkpoints of one rank with AdamW:
+//   save    writes and syncs the files, with digests (median of 3)
+//   load    reads a checkpoint from the page cache, alternately with digests, which it verifies,
+//           and without digests (medians of 9)
+//   limit   copies the bytes of the shard file once in memory, which every load must do
+//   header  parses a safetensors header of 1,000,000 tensors from memory
+//   index   parses and checks the index of a checkpoint of 1,000,000 parameters
+// Exits with 1 if digests cost more than 10 % of a load, or if the header or the index takes 3 s or
+// more.
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -28,19 +37,6 @@ namespace fsdp = atoll::fsdp;
 constexpr int repeats = 9;
 constexpr double most_percent = 10, most_parse_s = 3;
 constexpr std::size_t tensors = 1'000'000;  // in the header and in the index
-
-constexpr const char* usage =
-    "usage: checkpoint [--mb N] [--json FILE]\n"
-    "\n"
-    "Measures checkpoints of one rank with AdamW. N is their size in MB; the default is 1,024.\n"
-    "  save    writes and syncs the files, with digests (median of 3)\n"
-    "  load    reads a checkpoint from the page cache, alternately with digests, which it\n"
-    "          verifies, and without digests (medians of 9)\n"
-    "  limit   copies the bytes of the shard file once in memory, which every load must do\n"
-    "  header  parses a safetensors header of 1,000,000 tensors from memory\n"
-    "  index   parses and checks the index of a checkpoint of 1,000,000 parameters\n"
-    "Exits with 1 if digests cost more than 10 % of a load, or if the header or the index takes\n"
-    "3 s or more. FILE gets all times as JSON.\n";
 
 double seconds(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();
@@ -157,20 +153,12 @@ Times measure(std::size_t megabytes, const fs::path& folder) {
 
 int main(int argc, char** argv) {
   std::size_t megabytes = 1024;
-  const char* json = nullptr;
-  if (argc == 2 && std::string_view(argv[1]) == "--help") {
-    fmt::print("{}", usage);
-    return 0;
-  }
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view flag = argv[i];
-    if (flag == "--mb") megabytes = std::strtoull(argv[i + 1], nullptr, 10);
-    if (flag == "--json") json = argv[i + 1];
-  }
-  if (argc % 2 == 0 || megabytes == 0) {
-    fmt::print(stderr, "{}", usage);
-    return 2;
-  }
+  std::string json;
+  CLI::App app("Measures saving and loading a checkpoint, and parsing its header and index");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--mb", megabytes, "size of the checkpoint in MB")->check(CLI::PositiveNumber);
+  app.add_option("--json", json, "file for all times");
+  CLI11_PARSE(app, argc, argv);
   const fs::path folder =
       fs::temp_directory_path() / ("atoll-bench-checkpoint-" + std::to_string(::getpid()));
   Times times{};
@@ -203,7 +191,7 @@ int main(int argc, char** argv) {
              is_cheap ? "yes" : "NO");
   fmt::print("header and index in at most {:.2f} s; under {} s: {}\n", slowest, most_parse_s,
              is_linear ? "yes" : "NO");
-  if (json)
+  if (!json.empty())
     std::ofstream(json) << nlohmann::json{{"rows", rows}, {"digest_percent", percent}}.dump(1)
                         << '\n';
   return is_cheap && is_linear ? 0 : 1;

@@ -28,23 +28,10 @@ std::map<std::string, Enum> names_of(std::initializer_list<Enum> values) {
 }
 
 // Parses a size in bytes such as "512", "64K", "16M" or "1G".
-std::uint64_t bytes_of(const std::string& text) {
-  std::size_t end = 0;
-  std::uint64_t value = 0;
-  try {
-    value = std::stoull(text, &end);
-  } catch (const std::exception&) {
-    throw CLI::ValidationError("--sizes", "not a size: " + text);
-  }
-  constexpr std::string_view units = "KMG";
-  if (end < text.size()) {
-    const std::size_t unit = units.find(text[end]);
-    if (unit == std::string_view::npos || end + 1 != text.size()) {
-      throw CLI::ValidationError("--sizes", "not a size: " + text);
-    }
-    value <<= 10 * (unit + 1);
-  }
-  return value;
+std::uint64_t bytes_of(std::string text) {
+  const std::string wrong = CLI::AsSizeValue(false)(text);
+  if (!wrong.empty()) throw CLI::ValidationError("--sizes", wrong);
+  return std::stoull(text);
 }
 
 // Returns the usual sizes in the range "MIN:MAX", or the one size that the text gives.

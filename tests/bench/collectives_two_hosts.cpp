@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "peers/row.hpp"
+#include "peers/rank.hpp"
 #include "two_hosts/hosts.hpp"
 
 namespace {
@@ -64,9 +64,12 @@ class Bench {
     const int ranks = communicator_.size();
     input_ = allocate(atoll_bench::input_elements(row, ranks));
     output_ = allocate(atoll_bench::output_elements(row, ranks));
-    fill();
+    const atoll_bench::Buffers buffers{static_cast<std::byte*>(input_.data()),
+                                       static_cast<std::byte*>(output_.data())};
+    atoll_bench::fill(row, buffers, communicator_.rank(), ranks);
     batch(collective, 1);
-    check_result(collective);
+    const std::string wrong = atoll_bench::difference(row, buffers, communicator_.rank(), ranks);
+    if (!wrong.empty()) throw std::runtime_error(wrong);
     const double once = batch(collective, 1);
     const int operations = std::max(1, static_cast<int>(std::lround(batch_seconds / once)));
     const double before = atoll_bench::transmitted_bytes();
@@ -112,45 +115,6 @@ class Bench {
         return communicator_.all_reduce(src, dst, atoll::ReduceOp::sum, stream_);
     }
     return {};
-  }
-
-  // Element i of rank r has the value (r + 1) * factor(i). Misplaced data gives a wrong result, and
-  // all sums are exact.
-  static float factor(std::uint64_t i) {
-    constexpr std::uint64_t period = 1021;  // prime, so that no two blocks are equal
-    return static_cast<float>(i % period + 1);
-  }
-
-  void fill() {
-    const atoll::View view = input_.view(atoll::DType::f32);
-    const auto own = static_cast<float>(communicator_.rank() + 1);
-    for (std::uint64_t i = 0; i < view.count; ++i) view.as<float>()[i] = own * factor(i);
-  }
-
-  float wanted(Collective collective, std::uint64_t i, std::uint64_t count) const {
-    const auto ranks = static_cast<std::uint64_t>(communicator_.size());
-    const auto rank = static_cast<std::uint64_t>(communicator_.rank());
-    const auto sum = static_cast<float>(ranks * (ranks + 1) / 2);
-    switch (collective) {
-      case Collective::all_gather:
-        return static_cast<float>(i / (count / ranks) + 1) * factor(i % (count / ranks));
-      case Collective::reduce_scatter:
-        return sum * factor(rank * count + i);
-      case Collective::all_reduce:
-        break;
-    }
-    return sum * factor(i);
-  }
-
-  void check_result(Collective collective) {
-    const atoll::View view = output_.view(atoll::DType::f32);
-    for (std::uint64_t i = 0; i < view.count; ++i) {
-      const float should = wanted(collective, i, view.count);
-      if (view.as<float>()[i] == should) continue;
-      throw std::runtime_error(fmt::format("wrong result: {}, element {} is {}, not {}",
-                                           atoll_bench::name(collective), i, view.as<float>()[i],
-                                           should));
-    }
   }
 
   atoll::World& world_;

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <functional>
@@ -74,27 +75,19 @@ class Table {
     stream_.synchronize();
     return view;
   }
-  // Returns random token ids below `vocab`.
-  View ids(std::int64_t count, std::int64_t vocab) {
-    const View view = tensor(DType::i32, count);
-    std::vector<std::int32_t> values(static_cast<std::size_t>(count));
-    std::mt19937 random(7);
-    for (auto& id : values) {
-      id = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(vocab));
-    }
-    stream_.copy(view.data, values.data(), view.bytes());
+  void fill(const View& view, const void* values) {
+    stream_.copy(view.data, values, view.bytes());
     stream_.synchronize();
-    return view;
   }
-  // Returns the positions of tokens in documents of `length` tokens each.
-  View positions(std::int64_t count, std::int64_t length) {
+  // Returns a tensor of integers, each made by `next` from its index.
+  template <class Next>
+  View integers(std::int64_t count, const Next& next) {
     const View view = tensor(DType::i32, count);
-    std::vector<std::int32_t> values(static_cast<std::size_t>(count));
-    for (std::size_t t = 0; t < values.size(); ++t) {
-      values[t] = static_cast<std::int32_t>(static_cast<std::int64_t>(t) % length);
+    std::vector<std::int32_t> values(view.count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      values[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(next(i));
     }
-    stream_.copy(view.data, values.data(), view.bytes());
-    stream_.synchronize();
+    fill(view, values.data());
     return view;
   }
   void release() {
@@ -109,13 +102,6 @@ class Table {
   // Times `operation` while `load`, which takes at least some milliseconds, runs on `other`.
   void row_beside(const std::string& name, const Floor& floor, atoll::Stream& other,
                   const std::function<void()>& load, const std::function<void()>& operation) {
-    const auto seconds_of = [](atoll::Stream& stream, int n, const std::function<void()>& work) {
-      stream.synchronize();
-      const auto start = Clock::now();
-      for (int i = 0; i < n; ++i) work();
-      stream.synchronize();
-      return std::chrono::duration<double>(Clock::now() - start).count();
-    };
     seconds_of(other, 1, load);
     const double of_load = seconds_of(other, 1, load), once = time_of(operation);
     // The loads take 4 times as long as the operations alone, so that they outlast slow operations.
@@ -154,21 +140,21 @@ class Table {
   }
 
  private:
+  static double seconds_of(atoll::Stream& stream, int n, const std::function<void()>& work) {
+    stream.synchronize();
+    const auto start = Clock::now();
+    for (int i = 0; i < n; ++i) work();
+    stream.synchronize();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
   // Returns the time of one operation when many are enqueued in a row: the best of five batches.
   double time_of(const std::function<void()>& operation) {
-    const auto batch = [&](int n) {
-      stream_.synchronize();
-      const auto start = Clock::now();
-      for (int i = 0; i < n; ++i) operation();
-      stream_.synchronize();
-      return std::chrono::duration<double>(Clock::now() - start).count();
-    };
-    batch(2);  // not measured, because the first calls also set up the kernels
-    const double once = batch(1);
+    seconds_of(stream_, 2, operation);  // the first calls also set up the kernels
+    const double once = seconds_of(stream_, 1, operation);
     constexpr int batches = 5;
     const int n = static_cast<int>(std::clamp(arguments_.seconds / batches / once, 1.0, 1e4));
     double best = once;
-    for (int i = 0; i < batches; ++i) best = std::min(best, batch(n) / n);
+    for (int i = 0; i < batches; ++i) best = std::min(best, seconds_of(stream_, n, operation) / n);
     return best;
   }
 
@@ -193,22 +179,38 @@ struct Bench {
   train::Ops& ops;
   const train::ModelConfig& model;
   std::int64_t tokens, seq;
+  atoll::Stream& stream = table.stream();
   double t = static_cast<double>(tokens);
   // Number of rows of logits that the trainer computes at a time.
   std::int64_t piece = std::min(tokens, train::usual_head_rows(atoll::DeviceKind::cuda));
 
   View low(std::int64_t count) const { return table.tensor(DType::bf16, count); }
   View full(std::int64_t count) const { return table.tensor(DType::f32, count); }
+  View zeros(DType dtype, std::int64_t count) const {
+    const View view = table.tensor(dtype, count);
+    stream.zero(view.data, view.bytes());
+    return view;
+  }
 
   void linears() const;
   void groups(train::Ops& with, const char* type) const;
   void in_fp8(const Device& gpu) const;
   void rows_of_tokens() const;
   void attention() const;
-  double product_with_keys(std::int64_t documents, std::int64_t length) const;
   void ends() const;
   void optimizer(const Device& gpu) const;
   void beside(const Device& gpu) const;
+
+  // Returns the FLOPs of one matrix product of all queries with the keys that they can see. Forward
+  // needs two of these products, and backward needs five.
+  double product_with_keys(std::int64_t documents, std::int64_t length) const {
+    const auto s = static_cast<double>(length);
+    const double window =
+        model.sliding_window > 0 ? std::min(static_cast<double>(model.sliding_window), s) : s;
+    const double pairs =
+        static_cast<double>(documents) * (window * (window + 1) / 2 + (s - window) * window);
+    return 2 * pairs * static_cast<double>(model.query_width());
+  }
 };
 
 void Bench::linears() const {
@@ -228,17 +230,14 @@ void Bench::linears() const {
     const train::LinearShape shape{rows, in, out};
     const double n = static_cast<double>(in), m = static_cast<double>(out);
     const double r = static_cast<double>(rows);
-    // Number of times that the kernel passes over the weight gradient: once to write it, and once
-    // more to read it if it accumulates.
+    // The kernel writes the weight gradient, and reads it first if it accumulates.
     const double passes = wgrad == train::WriteMode::accumulate ? 2 : 1;
     const double flops = 2 * r * n * m;
     const View x = low(rows * in), y = low(rows * out), weight = low(in * out);
     const View dweight = full(in * out);
-    auto& stream = table.stream();
     table.row(fmt::format("linear {} forward", name), {2 * (r * n + r * m + n * m), flops},
               [&] { ops.linear_forward(stream, shape, x, weight, y); });
-    // If the output is as wide as the model, the trainer adds a residual to the product, so time
-    // that too.
+    // The trainer adds a residual to products that are as wide as the model.
     if (out == model.hidden) {
       const View residual = low(rows * out);
       table.row(fmt::format("linear {} + residual", name), {2 * (r * n + 2 * r * m + n * m), flops},
@@ -294,7 +293,6 @@ void Bench::groups(train::Ops& with, const char* type) const {
       gradient_bytes += 2 * (t * m + n * m) + 4 * n * m;
       flops += 2 * t * n * m;
     }
-    auto& stream = table.stream();
     table.row(fmt::format("{} forward {}", name, type), {bytes, flops}, [&] {
       with.linears_forward(stream, {tokens, in, x, forward});
     });
@@ -306,7 +304,6 @@ void Bench::groups(train::Ops& with, const char* type) const {
 }
 
 void Bench::rows_of_tokens() const {
-  auto& stream = table.stream();
   const double h = static_cast<double>(model.hidden), f = static_cast<double>(model.ffn);
   const double q = static_cast<double>(model.query_width());
   const std::int64_t wide = tokens * model.hidden;
@@ -322,17 +319,15 @@ void Bench::rows_of_tokens() const {
   });
   const View heads = low(tokens * model.query_width()), angles = full(seq * model.head_dim);
   const std::vector<float> values = train::rope_table(model, seq);
-  stream.copy(angles.data, values.data(), angles.bytes());
-  stream.synchronize();
+  table.fill(angles, values.data());
   table.row("rope", {4 * t * q}, [&] {
     ops.rope(stream,
              {seq, model.heads, model.head_dim, heads, angles, train::RopeDirection::forward});
   });
   table.release();
-  const View gate = low(tokens * model.ffn), up = low(tokens * model.ffn);
-  const View out = low(tokens * model.ffn);
+  const std::int64_t ffn = tokens * model.ffn;
+  const View gate = low(ffn), up = low(ffn), out = low(ffn), dgate = low(ffn), dup = low(ffn);
   table.row("swiglu forward", {6 * t * f}, [&] { ops.swiglu_forward(stream, gate, up, out); });
-  const View dgate = low(tokens * model.ffn), dup = low(tokens * model.ffn);
   table.row("swiglu backward", {10 * t * f}, [&] {
     ops.swiglu_backward(stream, {gate, up, out, dgate, dup});
   });
@@ -340,10 +335,8 @@ void Bench::rows_of_tokens() const {
 }
 
 void Bench::attention() const {
-  auto& stream = table.stream();
-  const std::int64_t rows = tokens / seq;
-  train::AttentionShape shape{
-      rows, seq, model.heads, model.kv_heads, model.head_dim, model.sliding_window};
+  train::AttentionShape shape{tokens / seq,        seq, model.heads, model.kv_heads, model.head_dim,
+                              model.sliding_window};
   const std::int64_t wide = tokens * model.query_width(), narrow = tokens * model.kv_width();
   const View q = low(wide), out = low(wide), dout = low(wide), dq = low(wide);
   const View k = low(narrow), v = low(narrow), dk = low(narrow), dv = low(narrow);
@@ -352,54 +345,44 @@ void Bench::attention() const {
   const double each = 2 * static_cast<double>(wide + narrow);
   const double statistics = 4 * t * static_cast<double>(model.heads);
   const double forward = 2 * each + statistics, backward = 4 * each + statistics;
-  table.row("attention forward", {forward, 2 * product_with_keys(rows, seq)}, [&] {
-    ops.attention_forward(stream, {shape, q, k, v, out, lse});
-  });
-  table.row("attention backward", {backward, 5 * product_with_keys(rows, seq)}, [&] {
-    ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv});
-  });
-  // Packed rows: each document occupies an eighth of a row.
-  const std::int64_t length = seq % 8 == 0 ? seq / 8 : seq, documents = tokens / length;
-  const View positions = table.positions(tokens, length);
-  shape.documents = documents;
-  table.row("attention packed forward", {forward, 2 * product_with_keys(documents, length)}, [&] {
-    ops.attention_forward(stream, {shape, q, k, v, out, lse, positions});
-  });
-  table.row("attention packed backward", {backward, 5 * product_with_keys(documents, length)}, [&] {
-    ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv, positions});
-  });
+  for (const bool packed : {false, true}) {
+    // Packed rows: each document occupies an eighth of a row.
+    const std::int64_t length = packed && seq % 8 == 0 ? seq / 8 : seq, documents = tokens / length;
+    const auto in_document = [&](std::int64_t token) { return token % length; };
+    const View positions = packed ? table.integers(tokens, in_document) : View{};
+    shape.documents = packed ? documents : 0;
+    const double product = product_with_keys(documents, length);
+    const std::string name = packed ? "attention packed" : "attention";
+    table.row(name + " forward", {forward, 2 * product}, [&] {
+      ops.attention_forward(stream, {shape, q, k, v, out, lse, positions});
+    });
+    table.row(name + " backward", {backward, 5 * product}, [&] {
+      ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv, positions});
+    });
+  }
   table.release();
-}
-
-// Returns the FLOPs of one matrix product of all queries with the keys that they can see. Forward
-// needs two of these products, and backward needs five.
-double Bench::product_with_keys(std::int64_t documents, std::int64_t length) const {
-  const auto s = static_cast<double>(length);
-  const double window =
-      model.sliding_window > 0 ? std::min(static_cast<double>(model.sliding_window), s) : s;
-  const double pairs =
-      static_cast<double>(documents) * (window * (window + 1) / 2 + (s - window) * window);
-  return 2 * pairs * static_cast<double>(model.query_width());
 }
 
 void Bench::ends() const {
-  auto& stream = table.stream();
   const double h = static_cast<double>(model.hidden), vocab = static_cast<double>(model.vocab);
-  const View ids = table.ids(tokens, model.vocab), embedded = low(tokens * model.hidden);
+  std::mt19937 random(7);
+  const auto token = [&](std::int64_t) {
+    return random() % static_cast<std::uint32_t>(model.vocab);
+  };
+  const View ids = table.integers(tokens, token), embedded = low(tokens * model.hidden);
   const View words = low(model.vocab * model.hidden), dwords = full(model.vocab * model.hidden);
   table.row("embedding forward", {4 * t * h},
             [&] { ops.embedding_forward(stream, ids, words, embedded, model.hidden); });
-  table.row("embedding backward", {4 * vocab * h + 2 * t * h}, [&] {
-    ops.embedding_backward(
-        stream, {model.vocab, model.hidden, ids, embedded, dwords, train::WriteMode::overwrite});
-  });
-  const View padding = table.ids(tokens, 1);
-  table.row("embedding backward, padding", {4 * vocab * h + 2 * t * h}, [&] {
-    ops.embedding_backward(stream, {model.vocab, model.hidden, padding, embedded, dwords,
-                                    train::WriteMode::overwrite});
-  });
+  const auto backward = [&](const char* name, const View& of) {
+    table.row(name, {4 * vocab * h + 2 * t * h}, [&] {
+      ops.embedding_backward(
+          stream, {model.vocab, model.hidden, of, embedded, dwords, train::WriteMode::overwrite});
+    });
+  };
+  backward("embedding backward", ids);
+  backward("embedding backward, padding", table.tensor(DType::i32, tokens));  // zeros
   table.release();
-  const View labels = table.ids(piece, model.vocab), logits = low(piece * model.vocab);
+  const View labels = table.integers(piece, token), logits = low(piece * model.vocab);
   const View total = table.tensor(DType::f64, 2);
   const double count = static_cast<double>(piece) * vocab;
   // The operation runs in place, so repeated calls read gradients instead of logits. This does not
@@ -411,36 +394,28 @@ void Bench::ends() const {
 }
 
 void Bench::optimizer(const Device& gpu) const {
-  auto& stream = table.stream();
   const std::int64_t count = model.hidden * model.ffn;
   const auto n = static_cast<double>(count);
   const View weights = full(count), gradient = full(count), weights_low = low(count);
-  const View moment1 = full(count), moment2 = full(count), figures = table.tensor(DType::f64, 2);
-  stream.zero(moment1.data, moment1.bytes());
-  stream.zero(moment2.data, moment2.bytes());
-  const double one = 1;
-  stream.copy(figures.data, &one, sizeof one);
-  stream.synchronize();
-  const auto adamw = [&](View first, View second, std::uint64_t key, unsigned blocks) {
-    gpu.ops().adamw(stream, {weights, gradient, first, second, weights_low, 1e-4f, 0.9f, 0.95f,
-                             1e-8f, 0.1f, figures.as<double>(), nullptr, key, 0, blocks});
-  };
-  const View low1 = low(count), low2 = low(count);
-  stream.zero(low1.data, low1.bytes());
-  stream.zero(low2.data, low2.bytes());
-  table.row("adamw", {30 * n}, [&] { adamw(moment1, moment2, 0, 0); });
-  table.row("adamw, bf16 moments", {22 * n}, [&] { adamw(low1, low2, 7, 0); });
-  for (const unsigned blocks : {4u, 16u}) {
-    table.row(fmt::format("adamw of {} blocks", blocks), {30 * n},
-              [&] { adamw(moment1, moment2, 0, blocks); });
+  const View moment1 = zeros(DType::f32, count), moment2 = zeros(DType::f32, count);
+  const View low1 = zeros(DType::bf16, count), low2 = zeros(DType::bf16, count);
+  const View figures = table.tensor(DType::f64, 2);
+  table.fill(figures, std::array{1.0, 0.0}.data());
+  for (const unsigned blocks : {0u, 4u, 16u}) {
+    for (const bool narrow : {false, true}) {
+      if (narrow && blocks == 4) continue;
+      const std::string name = blocks == 0 ? "adamw" : fmt::format("adamw of {} blocks", blocks);
+      table.row(name + (narrow ? ", bf16 moments" : ""), {(narrow ? 22 : 30) * n}, [&] {
+        gpu.ops().adamw(stream, {weights, gradient, narrow ? low1 : moment1,
+                                 narrow ? low2 : moment2, weights_low, 1e-4f, 0.9f, 0.95f, 1e-8f,
+                                 0.1f, figures.as<double>(), nullptr, narrow ? 7u : 0u, 0, blocks});
+      });
+    }
   }
-  table.row("adamw of 16, bf16 moments", {22 * n}, [&] { adamw(low1, low2, 7, 16); });
-  const View blocks =
-      table.tensor(DType::f64, (count + static_cast<std::int64_t>(atoll::norm_block) - 1) /
-                                   static_cast<std::int64_t>(atoll::norm_block));
+  constexpr std::int64_t block = atoll::norm_block;
+  const View blocks = table.tensor(DType::f64, (count + block - 1) / block);
   table.row("sum_squares", {4 * n}, [&] { gpu.ops().sum_squares(stream, blocks, gradient); });
-  const View of_model = table.tensor(
-      DType::f64, train::parameter_count(model) / static_cast<std::int64_t>(atoll::norm_block));
+  const View of_model = table.tensor(DType::f64, train::parameter_count(model) / block);
   const View norm = table.tensor(DType::f64, 3);
   table.row("clip_factor of all blocks", {8 * static_cast<double>(of_model.count)},
             [&] { gpu.ops().clip_factor(stream, norm, of_model, {1.0f}); });
@@ -465,21 +440,16 @@ void Bench::beside(const Device& gpu) const {
   const train::LinearShape shape{tokens, model.hidden, model.ffn};
   const double n = static_cast<double>(model.hidden), m = static_cast<double>(model.ffn);
   const Floor floor{2 * (t * n + t * m + n * m), 2 * t * n * m};
-  for (const unsigned blocks : {0u, 8u, 32u}) {
-    for (const int spared : {0, blocks == 0 ? 8 : static_cast<int>(blocks)}) {
-      const auto with = train::cuda::make_ops(gpu, {.spared_multiprocessors = spared});
-      const std::string name = fmt::format("gate beside {} blocks, {} spared", blocks, spared);
-      const auto product = [&] { with->linear_forward(table.stream(), shape, x, weight, y); };
-      if (blocks == 0) {
-        table.row(name, floor, product);
-        continue;
-      }
-      const auto update = [&] {
-        gpu.ops().sgd(other, {weights, gradient, {}, 1e-6f, 0.1f, nullptr, blocks});
-      };
-      table.row_beside(name, floor, other, update, product);
-      other.synchronize();
-    }
+  for (const auto& [blocks, spared] :
+       {std::pair{0u, 0}, {0u, 8}, {8u, 0}, {8u, 8}, {32u, 0}, {32u, 32}}) {
+    const auto with = train::cuda::make_ops(gpu, {.spared_multiprocessors = spared});
+    const std::string name = fmt::format("gate beside {} blocks, {} spared", blocks, spared);
+    const auto product = [&] { with->linear_forward(stream, shape, x, weight, y); };
+    const auto update = [&, blocks = blocks] {
+      gpu.ops().sgd(other, {weights, gradient, {}, 1e-6f, 0.1f, nullptr, blocks});
+    };
+    if (blocks == 0) table.row(name, floor, product);
+    if (blocks > 0) table.row_beside(name, floor, other, update, product);
   }
   table.release();
 }

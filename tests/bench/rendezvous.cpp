@@ -20,14 +20,13 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
-
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -247,40 +246,6 @@ Row measure(const Options& options, int size) {
   return row;
 }
 
-int number_from(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1) {
-    throw std::runtime_error(fmt::format("\"{}\" is not a number from 1", text));
-  }
-  return value;
-}
-
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    const bool is_known =
-        name == "--ranks" || name == "--per-host" || name == "--clients" || name == "--json";
-    if (!is_known || i + 1 == argc) {
-      throw std::runtime_error(
-          "usage: bench_rendezvous [--ranks N,N,...] [--per-host N] [--clients N] [--json FILE]");
-    }
-    std::string_view value = argv[++i];
-    if (name == "--json") options.json = value;
-    if (name == "--per-host") options.per_host = number_from(value);
-    if (name == "--clients") options.clients = number_from(value);
-    if (name != "--ranks") continue;
-    options.ranks.clear();
-    for (std::size_t comma = 0; comma != std::string_view::npos; value.remove_prefix(comma + 1)) {
-      comma = value.find(',');
-      options.ranks.push_back(number_from(value.substr(0, comma)));
-      if (comma == std::string_view::npos) break;
-    }
-  }
-  return options;
-}
-
 // The times and the memory to reach on a machine with two cores. One process plays all ranks, and
 // shares the cores with the process of the store.
 struct Target {
@@ -332,8 +297,18 @@ void write(const Options& options, const std::vector<Row>& rows) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Measures how long a job of many ranks takes to find each other through the store");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--ranks", options.ranks, "ranks; several with commas")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  app.add_option("--per-host", options.per_host, "ranks on each host")->check(CLI::PositiveNumber);
+  app.add_option("--clients", options.clients, "processes that play ranks")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--json", options.json, "file for the figures");
+  CLI11_PARSE(app, argc, argv);
   try {
-    const Options options = parse(argc, argv);
     std::vector<Row> rows;
     for (const int size : options.ranks) rows.push_back(measure(options, size));
     print(rows);

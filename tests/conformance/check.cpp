@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 namespace conformance {
@@ -25,16 +26,54 @@ std::uint64_t spread(int rank, std::uint64_t i) {
   return i * 7 + (i >> 5) * 3 + static_cast<std::uint64_t>(rank) * 31;
 }
 
-template <class T>
-double load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return static_cast<double>(value);
+// Calls `use` with a value of the C++ type of `dtype`.
+template <class Use>
+auto with_type(DType dtype, const Use& use) {
+  switch (dtype) {
+    case DType::f32:
+      return use(float{});
+    case DType::f64:
+      return use(double{});
+    case DType::i32:
+      return use(std::int32_t{});
+    case DType::i64:
+      return use(std::int64_t{});
+    case DType::i8:
+      return use(std::int8_t{});
+    case DType::u16:
+      return use(std::uint16_t{});
+    case DType::u32:
+      return use(std::uint32_t{});
+    case DType::u64:
+      return use(std::uint64_t{});
+    case DType::bf16:
+      return use(atoll::bfloat16{});
+    case DType::f16:
+      return use(atoll::float16{});
+    case DType::u8:
+    case DType::f8e4m3:  // operations only move the 8-bit floating-point types, as bit patterns
+    case DType::f8e5m2:
+      break;
+  }
+  return use(std::uint8_t{});
 }
 
 template <class T>
-void store(std::byte* to, T value) {
-  std::memcpy(to, &value, sizeof value);
+double number_of(T value) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return static_cast<double>(value);
+  else
+    return static_cast<double>(atoll::to_float(value));
+}
+
+template <class T>
+T value_of(double number) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return static_cast<T>(number);
+  else if constexpr (std::is_same_v<T, atoll::float16>)
+    return atoll::to_float16(static_cast<float>(number));
+  else
+    return atoll::to_bfloat16(static_cast<float>(number));
 }
 
 // Rounds `value` to `digits` significant bits. Handles normal numbers only, because the suite uses
@@ -160,69 +199,18 @@ atoll::ConstView Elements::view() const {
 
 double Elements::get(std::uint64_t i) const {
   const std::byte* at = bytes_.here() + guard_bytes + i * atoll::size_of(dtype_);
-  switch (dtype_) {
-    case DType::f32:
-      return load<float>(at);
-    case DType::f64:
-      return load<double>(at);
-    case DType::i32:
-      return load<std::int32_t>(at);
-    case DType::i64:
-      return load<std::int64_t>(at);
-    case DType::u8:
-    case DType::f8e4m3:  // operations only move the 8-bit floating-point types, as bit patterns
-    case DType::f8e5m2:
-      return load<std::uint8_t>(at);
-    case DType::i8:
-      return load<std::int8_t>(at);
-    case DType::u16:
-      return load<std::uint16_t>(at);
-    case DType::u32:
-      return load<std::uint32_t>(at);
-    case DType::u64:
-      return load<std::uint64_t>(at);
-    case DType::bf16: {
-      atoll::bfloat16 value;
-      std::memcpy(&value, at, sizeof value);
-      return static_cast<double>(atoll::to_float(value));
-    }
-    case DType::f16: {
-      atoll::float16 value;
-      std::memcpy(&value, at, sizeof value);
-      return static_cast<double>(atoll::to_float(value));
-    }
-  }
-  return 0;
+  return with_type(dtype_, [&](auto value) {
+    std::memcpy(&value, at, sizeof value);
+    return number_of(value);
+  });
 }
 
-void Elements::set(std::uint64_t i, double value) {
+void Elements::set(std::uint64_t i, double number) {
   std::byte* at = bytes_.here() + guard_bytes + i * atoll::size_of(dtype_);
-  switch (dtype_) {
-    case DType::f32:
-      return store(at, static_cast<float>(value));
-    case DType::f64:
-      return store(at, value);
-    case DType::i32:
-      return store(at, static_cast<std::int32_t>(value));
-    case DType::i64:
-      return store(at, static_cast<std::int64_t>(value));
-    case DType::u8:
-    case DType::f8e4m3:
-    case DType::f8e5m2:
-      return store(at, static_cast<std::uint8_t>(value));
-    case DType::i8:
-      return store(at, static_cast<std::int8_t>(value));
-    case DType::u16:
-      return store(at, static_cast<std::uint16_t>(value));
-    case DType::u32:
-      return store(at, static_cast<std::uint32_t>(value));
-    case DType::u64:
-      return store(at, static_cast<std::uint64_t>(value));
-    case DType::bf16:
-      return store(at, atoll::to_bfloat16(static_cast<float>(value)));
-    case DType::f16:
-      return store(at, atoll::to_float16(static_cast<float>(value)));
-  }
+  with_type(dtype_, [&](auto value) {
+    value = value_of<decltype(value)>(number);
+    std::memcpy(at, &value, sizeof value);
+  });
 }
 
 bool Elements::guards_intact() const {

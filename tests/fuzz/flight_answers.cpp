@@ -24,14 +24,11 @@
 namespace {
 
 using atoll::store::Answered;
+using fuzz::require;
 using fuzz::Script;
 
 constexpr std::array<const char*, 6> kinds = {"all_reduce",   "all_gather", "barrier",
                                               "all_to_all_v", "send",       "recv"};
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // Few different numbers make ranks meet in one operation; a large one is rare.
 template <class T>

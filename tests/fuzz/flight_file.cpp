@@ -9,23 +9,20 @@
 #include "atoll/error.hpp"
 #include "atoll/flight.hpp"
 
-namespace {
-
-atoll::FlightLog parse(std::string_view text) { return atoll::parse_flight(text, "input"); }
-
-}  // namespace
-
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   atoll::FlightLog log;
   try {
-    log = parse({reinterpret_cast<const char*>(data), size});
+    log = atoll::parse_flight({reinterpret_cast<const char*>(data), size}, "input");
   } catch (const atoll::Error&) {
     return 0;
   }
   // A log that is accepted must stay the same when it is written and read again, and the report on
   // it must not be empty.
   const std::string text = atoll::to_json(log);
-  if (text.size() <= atoll::max_flight_bytes && atoll::to_json(parse(text)) != text) std::abort();
+  if (text.size() <= atoll::max_flight_bytes &&
+      atoll::to_json(atoll::parse_flight(text, "input")) != text) {
+    std::abort();
+  }
   std::vector<atoll::FlightLog> logs = {log};
   if (log.size > 1) {
     logs.push_back(log);

@@ -18,9 +18,7 @@
 
 namespace {
 
-void require(bool condition) {
-  if (!condition) std::abort();
-}
+using fuzz::require;
 
 std::string introduction(fuzz::Script& script) {
   atoll::Introduction fields;

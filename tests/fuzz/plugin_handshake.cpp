@@ -7,16 +7,14 @@
 #include <cstring>
 
 #include "host/tcp_handshake.hpp"
+#include "script.hpp"
 
 namespace {
 
+using fuzz::require;
 using namespace atoll_host_backend;
 
 Identity identity(int rank) { return {"secret", "group", rank, "host", 0}; }
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void hello(const unsigned char* data, std::size_t size, bool has_token) {
   static const Handshake low(identity(0)), high(identity(1));

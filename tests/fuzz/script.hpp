@@ -1,15 +1,20 @@
-// Reads a fuzz input as a script: a sequence of numbers and texts.
+// Reads a fuzz input as a script, a sequence of numbers and texts, and requires what must hold.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace fuzz {
+
+inline void require(bool condition) {
+  if (!condition) std::abort();
+}
 
 // After the end of the input, all numbers are 0 and all texts are empty.
 class Script {

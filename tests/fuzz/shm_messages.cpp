@@ -34,15 +34,12 @@
 namespace {
 
 using namespace atoll_collectives;
+using fuzz::require;
 using fuzz::Script;
 using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t most_steps = 24;
 constexpr std::size_t page = 4096;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 std::size_t open_descriptors() {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);

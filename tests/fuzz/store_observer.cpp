@@ -38,13 +38,10 @@ namespace store = atoll::store;
 
 namespace {
 
+using fuzz::require;
 using std::chrono::milliseconds;
 
 const std::string token = "token";
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 net::Clock::time_point soon() { return net::Clock::now() + std::chrono::seconds(5); }
 

@@ -11,35 +11,19 @@
 #include <span>
 #include <vector>
 
+#include "script.hpp"
 #include "sdk/backend.hpp"
 #include "verbs/stream.hpp"
 
 namespace {
 
 using namespace atoll_verbs_backend;
+using fuzz::Script;
 using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t ring_bytes = 4096;
 constexpr std::size_t data_bytes = 300'000;  // more than one write
 constexpr std::size_t piece = 20'000;        // too large to be sent without a grant
-
-// Reads numbers from the input; after its end they are 0.
-class Script {
- public:
-  explicit Script(std::span<const unsigned char> bytes) : bytes_(bytes) {}
-  bool is_over() const { return bytes_.empty(); }
-  template <class T>
-  T next() {
-    T value{};
-    const std::size_t n = std::min(sizeof(T), bytes_.size());
-    std::memcpy(&value, bytes_.data(), n);
-    bytes_ = bytes_.subspan(n);
-    return value;
-  }
-
- private:
-  std::span<const unsigned char> bytes_;
-};
 
 class CheckedWire final : public Wire {
  public:
@@ -115,31 +99,31 @@ void step(Script& script, Rank& rank, Sender& sender, std::size_t& grants) {
   auto& counters = rank.head().counters;
   std::uint64_t* const all[] = {&counters.consumed, &counters.requested, &counters.closed,
                                 &counters.received, &counters.sorted,    &counters.granted};
-  const auto choice = script.next<std::uint8_t>();
+  const auto choice = script.number<std::uint8_t>();
   switch (choice % 12) {
     case 0:
-      return rank.stream.arrived(script.next<std::uint32_t>());
+      return rank.stream.arrived(script.number<std::uint32_t>());
     case 1:
-      *all[choice / 12 % 6] = script.next<std::uint64_t>();
+      *all[choice / 12 % 6] = script.number<std::uint64_t>();
       break;
     case 2:
-      *all[choice / 12 % 6] += script.next<std::uint8_t>();
+      *all[choice / 12 % 6] += script.number<std::uint8_t>();
       break;
     case 3:
       return rank.stream.arrived(3u << 30);
     case 4: {
-      const auto begin = script.next<std::uint32_t>();
-      const auto end = begin + script.next<std::uint32_t>();
+      const auto begin = script.number<std::uint32_t>();
+      const auto end = begin + script.number<std::uint32_t>();
       const auto address = choice / 12 % 2 == 0 ? 4096u : 0u;
       rank.head().grants[grants++ % grant_slots] = {begin, end, address, 0, {}};
       return rank.stream.arrived(2u << 30);
     }
     case 5:
-      return sender.send(script.next<std::uint16_t>());
+      return sender.send(script.number<std::uint16_t>());
     case 6:
-      return receive(rank, true, script.next<std::uint32_t>());
+      return receive(rank, true, script.number<std::uint32_t>());
     case 7:
-      return receive(rank, false, script.next<std::uint32_t>());
+      return receive(rank, false, script.number<std::uint32_t>());
     case 8:
       rank.wire.is_full = choice / 12 % 2 != 0;
       break;
@@ -148,8 +132,8 @@ void step(Script& script, Rank& rank, Sender& sender, std::size_t& grants) {
     case 10:
       return choice / 12 % 4 == 0 ? static_cast<void>(rank.stream.close()) : rank.stream.probe();
     default: {  // the whole mailbox
-      const std::size_t at = script.next<std::uint16_t>() % (rank.own_bytes.size() - 8);
-      const auto value = script.next<std::uint64_t>();
+      const std::size_t at = script.number<std::uint16_t>() % (rank.own_bytes.size() - 8);
+      const auto value = script.number<std::uint64_t>();
       std::memcpy(&rank.own_bytes[at], &value, sizeof(value));
     }
   }

@@ -78,9 +78,7 @@ class Both {
   // Returns the largest difference between the two copies, relative to 1 + the larger absolute
   // value.
   double difference(const Tensor& tensor) {
-    std::vector<std::byte> seen(tensor.gpu.bytes());
-    on_gpu_.copy(seen.data(), tensor.gpu.data(), seen.size());
-    on_gpu_.synchronize();
+    const std::vector<std::byte> seen = bytes(tensor);
     on_host_.synchronize();
     double most = 0;
     for (std::uint64_t i = 0; i < tensor.on_host().count; ++i) {
@@ -98,6 +96,24 @@ class Both {
     return seen;
   }
 
+  // Calls work(side, stream, on) for the GPU and for the host, each with its operations; on(tensor)
+  // is the tensor's view there.
+  template <class Operations, class Work>
+  void run(Operations& there, Operations& here, const Work& work) {
+    work(there, on_gpu_, [](const Tensor& tensor) { return tensor.on_gpu(); });
+    work(here, on_host_, [](const Tensor& tensor) { return tensor.on_host(); });
+  }
+  template <class Work>
+  void run(train::Ops& there, const Work& work) {
+    run<train::Ops>(there, *ops_, work);
+  }
+
+  static double value(const void* data, atoll::DType dtype, std::uint64_t i) {
+    if (dtype == atoll::DType::f32) return static_cast<const float*>(data)[i];
+    if (dtype == atoll::DType::f64) return static_cast<const double*>(data)[i];
+    return to_float(static_cast<const atoll::bfloat16*>(data)[i]);
+  }
+
   cudaStream_t stream() { return static_cast<cudaStream_t>(on_gpu_.backend().native()); }
   atoll::Stream& host_stream() { return on_host_; }
   train::Ops& ops() { return *ops_; }
@@ -105,12 +121,6 @@ class Both {
   const atoll::Device& gpu() const { return gpu_; }
 
  private:
-  static double value(const void* data, atoll::DType dtype, std::uint64_t i) {
-    if (dtype == atoll::DType::f32) return static_cast<const float*>(data)[i];
-    if (dtype == atoll::DType::f64) return static_cast<const double*>(data)[i];
-    return to_float(static_cast<const atoll::bfloat16*>(data)[i]);
-  }
-
   atoll::Device gpu_ = atoll::Device::cuda(0), host_ = atoll::Device::cpu();
   atoll::Stream on_gpu_ = gpu_.stream(), on_host_ = host_.stream();
   std::unique_ptr<train::Ops> ops_ = train::cpu::make_ops({.threads = 4});

@@ -173,10 +173,9 @@ struct Layers {
     ops.linears_backward(stream, {tokens, in, on(x), on(dx), backward});
   }
   void run_on_both(Both& both, train::Ops& ops, WriteMode mode) {
-    run(
-        ops, both.gpu_stream(), [](const Both::Tensor& t) { return t.on_gpu(); }, mode);
-    run(
-        both.ops(), both.host_stream(), [](const Both::Tensor& t) { return t.on_host(); }, mode);
+    both.run(ops, [&](train::Ops& with, atoll::Stream& stream, const auto& on) {
+      run(with, stream, on, mode);
+    });
     both.gpu_stream().synchronize();
     both.host_stream().synchronize();
   }
@@ -192,30 +191,27 @@ struct Layers {
   std::vector<Both::Tensor> weights, residuals, ys, dys, dweights;
 };
 
-// The number of NaNs of the GPU's copy.
-int not_numbers(Both& both, const Both::Tensor& tensor) {
+// The values of the GPU's copy.
+std::vector<double> values_on_gpu(Both& both, const Both::Tensor& tensor) {
   const std::vector<std::byte> bytes = both.bytes(tensor);
-  both.gpu_stream().synchronize();
-  int count = 0;
+  std::vector<double> values;
   for (std::uint64_t i = 0; i < tensor.on_host().count; ++i) {
-    count += std::isnan(tensor.dtype == DType::f32
-                            ? reinterpret_cast<const float*>(bytes.data())[i]
-                            : to_float(reinterpret_cast<const bfloat16*>(bytes.data())[i]));
+    values.push_back(Both::value(bytes.data(), tensor.dtype, i));
   }
-  return count;
+  return values;
+}
+
+auto not_numbers(Both& both, const Both::Tensor& tensor) {
+  return std::ranges::count_if(values_on_gpu(both, tensor), [](double x) { return std::isnan(x); });
 }
 
 // The root mean square of the difference of the two copies, relative to that of the host's values.
 double relative_error(Both& both, const Both::Tensor& tensor) {
-  const std::vector<std::byte> bytes = both.bytes(tensor);
-  both.gpu_stream().synchronize();
+  const std::vector<double> there = values_on_gpu(both, tensor);
   double apart = 0, all = 0;
-  for (std::uint64_t i = 0; i < tensor.on_host().count; ++i) {
-    const bool wide = tensor.dtype == DType::f32;
-    const double there = wide ? reinterpret_cast<const float*>(bytes.data())[i]
-                              : to_float(reinterpret_cast<const bfloat16*>(bytes.data())[i]);
-    const double here = wide ? tensor.on_host().as<float>()[i] : at(tensor, i);
-    apart += (there - here) * (there - here);
+  for (std::size_t i = 0; i < there.size(); ++i) {
+    const double here = Both::value(tensor.host.data(), tensor.dtype, i);
+    apart += (there[i] - here) * (there[i] - here);
     all += here * here;
   }
   return std::sqrt(apart / all);
@@ -398,13 +394,11 @@ TEST_CASE("fp8 products: dx may overwrite x") {
   const auto ops = make_fp8_ops(both);
   if (!ops) return;
   Layers layers(both, 32, 48, {64}, true);
-  const auto run = [&](train::Ops& with, atoll::Stream& stream, const auto& on) {
+  both.run(*ops, [&](train::Ops& with, atoll::Stream& stream, const auto& on) {
     const train::LinearsBackward::Layer layer{64, on(layers.dys[0]), on(layers.weights[0]),
                                               on(layers.dweights[0]), WriteMode::accumulate};
     with.linears_backward(stream, {32, 48, on(layers.x), on(layers.x), {&layer, 1}});
-  };
-  run(*ops, both.gpu_stream(), [](const Both::Tensor& t) { return t.on_gpu(); });
-  run(both.ops(), both.host_stream(), [](const Both::Tensor& t) { return t.on_host(); });
+  });
   CHECK(both.difference(layers.dweights[0]) == 0);
   CHECK(both.difference(layers.x) == 0);
 }

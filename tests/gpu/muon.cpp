@@ -19,10 +19,18 @@ namespace fsdp = atoll::fsdp;
 
 namespace {
 
+// Runs an operation of both arithmetics, as Both::run() does.
 struct Arithmetics {
-  std::shared_ptr<muon::Arithmetic> gpu, host = muon::cpu_arithmetic();
-  explicit Arithmetics(const Both& both) : gpu(muon::cuda_arithmetic(both.gpu())) {}
+  Both& both;
+  std::shared_ptr<muon::Arithmetic> gpu = muon::cuda_arithmetic(both.gpu()),
+                                    host = muon::cpu_arithmetic();
+  template <class Work>
+  void run(const Work& work) {
+    both.run<muon::Arithmetic>(*gpu, *host, work);
+  }
 };
+using atoll::Stream;
+using muon::Arithmetic;
 
 // Memory of muon::Figures on both devices, as f64.
 Both::Tensor figures_of(Both& both, const muon::Figures& figures) {
@@ -31,11 +39,8 @@ Both::Tensor figures_of(Both& both, const muon::Figures& figures) {
   both.push(tensor);
   return tensor;
 }
-muon::Figures* on_gpu(const Both::Tensor& figures) {
-  return static_cast<muon::Figures*>(figures.gpu.data());
-}
-muon::Figures* on_host(const Both::Tensor& figures) {
-  return static_cast<muon::Figures*>(figures.host.data());
+muon::Figures* figures_at(const atoll::View& view) {
+  return static_cast<muon::Figures*>(view.data);
 }
 
 constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
@@ -44,7 +49,7 @@ constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
 
 TEST_CASE("muon: norm, clip factor and number of steps") {
   Both both;
-  const Arithmetics with(both);
+  Arithmetics with{both};
   for (const float max_norm : {0.0f, 0.5f, 1e9f}) {
     for (const float extra : {0.0f, std::numeric_limits<float>::infinity()}) {
       CAPTURE(max_norm);
@@ -54,25 +59,21 @@ TEST_CASE("muon: norm, clip factor and number of steps") {
       small.on_host().as<float>()[3] += extra;
       both.push(small);
       const auto figures = figures_of(both, {no_number, no_number, no_number, 4});
-      with.gpu->sum_squares(
-          both.gpu_stream(),
-          std::vector<atoll::ConstView>{small.on_gpu(), empty.on_gpu(), large.on_gpu()},
-          on_gpu(figures));
-      with.gpu->measure(both.gpu_stream(), on_gpu(figures), max_norm);
-      with.host->sum_squares(
-          both.host_stream(),
-          std::vector<atoll::ConstView>{small.on_host(), empty.on_host(), large.on_host()},
-          on_host(figures));
-      with.host->measure(both.host_stream(), on_host(figures), max_norm);
+      with.run([&](Arithmetic& arithmetic, Stream& stream, const auto& on) {
+        const std::vector<atoll::ConstView> parts{on(small), on(empty), on(large)};
+        arithmetic.sum_squares(stream, parts, figures_at(on(figures)));
+        arithmetic.measure(stream, figures_at(on(figures)), max_norm);
+        stream.synchronize();
+      });
       both.host_stream().synchronize();
       if (extra == 0.0f) {
         CHECK(both.difference(figures) < 1e-6);
-        CHECK(on_host(figures)->steps == 5);
+        CHECK(figures_at(figures.on_host())->steps == 5);
       } else {
         const auto seen = both.bytes(figures);
         const auto* const there = reinterpret_cast<const muon::Figures*>(seen.data());
-        for (const muon::Figures* one :
-             {there, static_cast<const muon::Figures*>(on_host(figures))}) {
+        const muon::Figures* const here = figures_at(figures.on_host());
+        for (const muon::Figures* one : {there, here}) {
           CHECK(std::isinf(one->norm));
           CHECK(std::isnan(one->factor));
           CHECK(one->steps == 4);
@@ -84,24 +85,25 @@ TEST_CASE("muon: norm, clip factor and number of steps") {
 
 TEST_CASE("muon: matrices are converted, normalized and combined") {
   Both both;
-  const Arithmetics with(both);
+  Arithmetics with{both};
   for (const DType dtype : computes) {
     for (const std::int64_t count : {1, 24, 1001, 40'000}) {
       CAPTURE(count);
       const auto source = both.random(DType::f32, count), back = both.zeros(DType::f32, count);
       const auto x = both.zeros(dtype, count), y = both.random(dtype, count);
-      with.gpu->convert(both.gpu_stream(), x.on_gpu(), source.on_gpu());
-      with.host->convert(both.host_stream(), x.on_host(), source.on_host());
-      CHECK(both.difference(x) == 0);
-      with.gpu->normalize(both.gpu_stream(), x.on_gpu());
-      with.host->normalize(both.host_stream(), x.on_host());
-      CHECK(both.difference(x) < allowed(dtype));
-      with.gpu->combine(both.gpu_stream(), x.on_gpu(), 3.5f, y.on_gpu(), -0.25f);
-      with.host->combine(both.host_stream(), x.on_host(), 3.5f, y.on_host(), -0.25f);
-      CHECK(both.difference(x) < allowed(dtype));
-      with.gpu->convert(both.gpu_stream(), back.on_gpu(), x.on_gpu());
-      with.host->convert(both.host_stream(), back.on_host(), x.on_host());
-      CHECK(both.difference(back) < allowed(dtype));
+      const auto check = [&](const auto& work, const Both::Tensor& result, double most) {
+        with.run(work);
+        CHECK(both.difference(result) <= most);
+      };
+      check([&](Arithmetic& a, Stream& s, const auto& on) { a.convert(s, on(x), on(source)); }, x,
+            0);
+      check([&](Arithmetic& a, Stream& s, const auto& on) { a.normalize(s, on(x)); }, x,
+            allowed(dtype));
+      check([&](Arithmetic& a, Stream& s,
+                const auto& on) { a.combine(s, on(x), 3.5f, on(y), -0.25f); },
+            x, allowed(dtype));
+      check([&](Arithmetic& a, Stream& s, const auto& on) { a.convert(s, on(back), on(x)); }, back,
+            allowed(dtype));
     }
   }
   const auto zeros = both.zeros(DType::bf16, 100);
@@ -111,7 +113,7 @@ TEST_CASE("muon: matrices are converted, normalized and combined") {
 
 TEST_CASE("muon: steps of matrices and of other parameters; a factor of NaN changes nothing") {
   Both both;
-  const Arithmetics with(both);
+  Arithmetics with{both};
   for (const double factor : {0.5, no_number}) {
     for (const std::int64_t count : {1, 1001, 40'000}) {
       CAPTURE(factor);
@@ -122,23 +124,18 @@ TEST_CASE("muon: steps of matrices and of other parameters; a factor of NaN chan
       const auto out = both.random(DType::f32, count);
       const auto figures = figures_of(both, {0, 0, factor, 3});
       const auto before = both.bytes(weights), momentum_before = both.bytes(moment);
-      with.gpu->momentum(both.gpu_stream(),
-                         {gradient.on_gpu(), moment.on_gpu(), out.on_gpu(), 0.9f, on_gpu(figures)});
-      with.host->momentum(both.host_stream(), {gradient.on_host(), moment.on_host(), out.on_host(),
-                                               0.9f, on_host(figures)});
+      with.run([&](Arithmetic& arithmetic, Stream& stream, const auto& on) {
+        auto* const at = figures_at(on(figures));
+        arithmetic.momentum(stream, {on(gradient), on(moment), on(out), 0.9f, at});
+        arithmetic.update(stream, {on(weights), on(out), 0.1f, 0.99f, at});
+      });
       CHECK(both.difference(moment) < 1e-6);
       CHECK(both.difference(out) < 1e-6);
-      with.gpu->update(both.gpu_stream(),
-                       {weights.on_gpu(), out.on_gpu(), 0.1f, 0.99f, on_gpu(figures)});
-      with.host->update(both.host_stream(),
-                        {weights.on_host(), out.on_host(), 0.1f, 0.99f, on_host(figures)});
       CHECK(both.difference(weights) < 1e-6);
-      with.gpu->adamw(both.gpu_stream(),
-                      {weights.on_gpu(), gradient.on_gpu(), moment.on_gpu(), second.on_gpu(), 0.1f,
-                       0.99f, 0.9f, 0.95f, 1e-8f, on_gpu(figures)});
-      with.host->adamw(both.host_stream(),
-                       {weights.on_host(), gradient.on_host(), moment.on_host(), second.on_host(),
-                        0.1f, 0.99f, 0.9f, 0.95f, 1e-8f, on_host(figures)});
+      with.run([&](Arithmetic& arithmetic, Stream& stream, const auto& on) {
+        arithmetic.adamw(stream, {on(weights), on(gradient), on(moment), on(second), 0.1f, 0.99f,
+                                  0.9f, 0.95f, 1e-8f, figures_at(on(figures))});
+      });
       CHECK(both.difference(weights) < 1e-5);
       CHECK(both.difference(second) < 1e-6);
       const bool still = both.bytes(weights) == before && both.bytes(moment) == momentum_before;

@@ -180,9 +180,9 @@ TEST_CASE("products that leave multiprocessors to other work have the same value
     const auto weight = both.random(dtype, shape.in * shape.out);
     const auto y = both.zeros(dtype, shape.tokens * shape.out);
     const auto spared = cuda::make_ops(both.gpu(), {.spared_multiprocessors = 4});
-    spared->linear_forward(both.gpu_stream(), shape, x.on_gpu(), weight.on_gpu(), y.on_gpu());
-    both.ops().linear_forward(both.host_stream(), shape, x.on_host(), weight.on_host(),
-                              y.on_host());
+    both.run(*spared, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
+      ops.linear_forward(stream, shape, on(x), on(weight), on(y));
+    });
     CHECK(both.difference(y) <= allowed(dtype));
   }
   for (const int wrong : {-1, 100'000}) {
@@ -202,9 +202,9 @@ TEST_CASE("the fastest algorithm of a product is found once and kept in a file")
     const auto ops = cuda::make_ops(
         both.gpu(), {.times_products = times, .product_file = place, .least_timed_flops = 1});
     for (int i = 0; i < 2; ++i) {
-      ops->linear_forward(both.gpu_stream(), shape, x.on_gpu(), weight.on_gpu(), y.on_gpu());
-      both.ops().linear_forward(both.host_stream(), shape, x.on_host(), weight.on_host(),
-                                y.on_host());
+      both.run(*ops, [&](Ops& with, atoll::Stream& stream, const auto& on) {
+        with.linear_forward(stream, shape, on(x), on(weight), on(y));
+      });
       CHECK(both.difference(y) <= allowed(DType::f32));
     }
   };
@@ -243,13 +243,10 @@ TEST_CASE("the fastest algorithm of a product is not used for one that adds anot
   const auto residual = both.random(DType::f32, 16 * 32), y = both.zeros(DType::f32, 16 * 32);
   // cublaslt.cpp: the fastest algorithm of the first product does not add another matrix.
   for (const bool adds : {false, true}) {
-    const auto run = [&](train::Ops& with, atoll::Stream& stream, const auto& on) {
-      const train::LinearsForward::Layer layer{32, on(weight), on(y),
-                                               adds ? on(residual) : atoll::View{}};
+    both.run(*ops, [&](Ops& with, atoll::Stream& stream, const auto& on) {
+      const LinearsForward::Layer layer{32, on(weight), on(y), adds ? on(residual) : atoll::View{}};
       with.linears_forward(stream, {16, 32, on(x), {&layer, 1}});
-    };
-    run(*ops, both.gpu_stream(), [](const Both::Tensor& t) { return t.on_gpu(); });
-    run(both.ops(), both.host_stream(), [](const Both::Tensor& t) { return t.on_host(); });
+    });
     CHECK(both.difference(y) <= allowed(DType::f32));
   }
 }
@@ -312,7 +309,7 @@ TEST_CASE(
         const auto sum = both.zeros(dtype, shape.tokens * shape.out);
         const auto dx = both.random(dtype, shape.tokens * shape.in);
         const auto dweight = both.random(DType::f32, shape.out * shape.in);
-        const auto run = [&](Ops& with, atoll::Stream& stream, const auto& on) {
+        both.run(*ops, [&](Ops& with, atoll::Stream& stream, const auto& on) {
           with.linear_forward(stream, shape, on(x), on(weight), on(y));
           with.linear_forward(stream, shape, on(x), on(weight), on(logits));
           const LinearsForward::Layer layer{shape.out, on(weight), on(sum), on(residual)};
@@ -320,9 +317,7 @@ TEST_CASE(
           with.linear_dgrad(stream, shape, on(dy), on(weight), on(dx), mode);
           with.linear_wgrad(stream, shape, on(dy), on(x), on(dweight), mode);
           with.linear_wgrad(stream, shape, on(dy), on(x), {}, WriteMode::none);
-        };
-        run(*ops, both.gpu_stream(), [](const auto& tensor) { return tensor.on_gpu(); });
-        run(both.ops(), both.host_stream(), [](const auto& tensor) { return tensor.on_host(); });
+        });
         CHECK(both.difference(y) < allowed(dtype));
         CHECK(both.difference(logits) < allowed(DType::f32));
         // The tolerance is doubled, because the CPU rounds twice.

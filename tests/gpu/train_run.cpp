@@ -24,19 +24,21 @@ using train_test::TemporaryFolder;
 namespace {
 
 train::RunOptions options_of(const TemporaryFolder& folder) {
-  train::RunOptions options;
-  options.model = folder.write("small.json", train_test::small_model_json(false)).string();
-  options.out = (folder.path() / "results").string();
+  train::RunOptions options = train_test::plain_run(folder.path());
+  options.samples = 0;
   options.data = "synthetic";
   options.seq = 24;
   options.global_batch = 4;
   options.micro_batch = 2;
   options.steps = std::getenv("ATOLL_TEST_LONG") ? 50 : 4;
   options.warmup_steps = 1;
-  options.threads = 1;
-  options.quiet = true;
-  options.save_checkpoint = false;
   return options;
+}
+
+// The environment names the folder of the backend nccl.
+void use_plugins(atoll::Config& config) {
+  config.log = "error";
+  config.plugin_path = atoll::Config::from_env().plugin_path;
 }
 
 std::vector<train::StepRecord> run(train::RunOptions options, const char* device) {
@@ -74,6 +76,11 @@ TEST_CASE("f32: the CPU's losses, whatever is recomputed, accumulated and update
   options.optimizer = "sgd";
   options.clip = 0;
   options.skip_nonfinite = false;
+  CHECK(worst(options) < 1e-4);
+  options = options_of(folder);
+  options.optimizer = "muon";
+  options.weight_decay = 0.1;
+  options.group = {"*norm.weight:weight_decay=0,lr_scale=0.5", "*.mlp.*:lr_scale=2"};
   CHECK(worst(options) < 1e-4);
 }
 
@@ -194,15 +201,6 @@ TEST_CASE("fp8: refused on CPUs, in f32, and for other extents than multiples of
       "has a hidden size of 67, which is no multiple of 16");
 }
 
-TEST_CASE("Muon with groups: the CPU's losses") {
-  const TemporaryFolder folder;
-  train::RunOptions options = options_of(folder);
-  options.optimizer = "muon";
-  options.weight_decay = 0.1;
-  options.group = {"*norm.weight:weight_decay=0,lr_scale=0.5", "*.mlp.*:lr_scale=2"};
-  CHECK(worst(options) < 1e-4);
-}
-
 TEST_CASE("a checkpoint of the CPU goes on here, and one of here on the CPU") {
   const TemporaryFolder folder;
   train::RunOptions options = options_of(folder);
@@ -237,16 +235,9 @@ std::vector<train::StepRecord> run_ranks(int ranks, train::RunOptions options) {
         const auto result = train::run(world, options);
         if (world.rank() == 0) steps = result.steps;
       },
-      [](atoll::Config& config) {
-        config.log = "error";
-        config.plugin_path = atoll::Config::from_env().plugin_path;
-      });
+      use_plugins);
   return steps;
 }
-
-}  // namespace
-
-namespace {
 
 bool is_emulated() {
   return atoll::Device::cuda_count() > 0 &&
@@ -270,10 +261,7 @@ std::vector<atoll::RankDevice> choices(int ranks, const std::string& wanted,
         chosen[static_cast<std::size_t>(world.rank())] =
             train::choose_device(world, wanted, backend);
       },
-      [](atoll::Config& config) {
-        config.log = "error";
-        config.plugin_path = atoll::Config::from_env().plugin_path;
-      });
+      use_plugins);
   return chosen;
 }
 
@@ -322,9 +310,8 @@ TEST_CASE("a run that requires GPUDirect RDMA ends where another host is reached
     atoll_test::run_thread_ranks(
         2, [&](atoll::World& world) { train::run(world, options); },
         [&](atoll::Config& config) {
-          config.log = "error";
+          use_plugins(config);
           config.host_id = config.rank == 0 ? "here" : second_host;
-          config.plugin_path = atoll::Config::from_env().plugin_path;
         });
   };
   CHECK_NOTHROW(run_on("here"));
@@ -335,6 +322,17 @@ TEST_CASE("a run that requires GPUDirect RDMA ends where another host is reached
       atoll::Error);
   ::unsetenv("FAKE_NCCL_LOG");
 }
+
+namespace {
+
+void check_near(const std::vector<train::StepRecord>& there,
+                const std::vector<train::StepRecord>& here) {
+  const train_test::CurveDistance apart = train_test::distance(there, here);
+  CHECK(apart.loss < 1e-4);
+  CHECK(apart.grad_norm < 1e-3);
+}
+
+}  // namespace
 
 TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on the CPU") {
   if (!has_four_gpus()) return;
@@ -352,9 +350,7 @@ TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on th
     CAPTURE(strategy);
     options.mesh = mesh;
     options.strategy = strategy;
-    const train_test::CurveDistance apart = train_test::distance(run_ranks(4, options), alone);
-    CHECK(apart.loss < 1e-4);
-    CHECK(apart.grad_norm < 1e-3);
+    check_near(run_ranks(4, options), alone);
   }
   train::RunOptions muon = options;
   muon.optimizer = "muon";
@@ -362,9 +358,7 @@ TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on th
   const auto muon_alone = run(muon, "host");
   muon.mesh = "1x4";
   muon.strategy = "full_shard";
-  const train_test::CurveDistance muon_apart = train_test::distance(run_ranks(4, muon), muon_alone);
-  CHECK(muon_apart.loss < 1e-4);
-  CHECK(muon_apart.grad_norm < 1e-3);
+  check_near(run_ranks(4, muon), muon_alone);
   options.mesh = "2x2";
   options.strategy = "hybrid_shard";
   options.dtype = "bf16";

@@ -92,24 +92,15 @@ extern "C" __attribute__((visibility("default"))) atoll_test::Counts atoll_test_
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
     void) {
-  if (!host_backend()) return nullptr;
-  static const atoll_backend table = [] {
-    atoll_backend wrapped = *host_backend();
-    wrapped.name = "counting";
-    wrapped.has_levels = 0;
-    wrapped.probe = probe;
-    wrapped.capability = capability;
-    wrapped.open = open;
-    wrapped.submit = submit;
-    wrapped.async_error = async_error;
-    wrapped.split = nullptr;
-    wrapped.mem_alloc = nullptr;
-    wrapped.mem_free = nullptr;
-    wrapped.register_memory = register_memory;
-    wrapped.deregister_memory = deregister_memory;
-    wrapped.register_caller_memory = nullptr;
-    wrapped.deregister_caller_memory = nullptr;
-    return wrapped;
-  }();
-  return &table;
+  return atoll_test::wrap_host("counting", [](atoll_backend& backend) {
+    atoll_test::remove_memory_and_split(backend);
+    backend.has_levels = 0;
+    backend.probe = probe;
+    backend.capability = capability;
+    backend.open = open;
+    backend.submit = submit;
+    backend.async_error = async_error;
+    backend.register_memory = register_memory;
+    backend.deregister_memory = deregister_memory;
+  });
 }

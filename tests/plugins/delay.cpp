@@ -50,13 +50,5 @@ extern "C" __attribute__((visibility("default"))) void atoll_test_plant(std::int
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
     void) {
-  if (!host_backend()) return nullptr;
-  static const atoll_backend table = [] {
-    atoll_backend wrapped = *host_backend();
-    wrapped.name = "delay";
-    wrapped.probe = atoll_test::probe_wrapped;
-    wrapped.submit = submit;
-    return wrapped;
-  }();
-  return &table;
+  return atoll_test::wrap_host("delay", [](atoll_backend& backend) { backend.submit = submit; });
 }

@@ -26,4 +26,30 @@ inline std::int32_t probe_wrapped(const atoll_core* core, const atoll_group* wor
   return host_backend()->probe(core, world) > 0 ? 1 : 0;
 }
 
+// Returns a copy of the table of the host backend with another name, after change(copy); null
+// without a host backend.
+template <class Change>
+const atoll_backend* wrap_host(const char* name, const Change& change) {
+  if (!host_backend()) return nullptr;
+  static const atoll_backend wrapped = [&] {
+    atoll_backend table = *host_backend();
+    table.name = name;
+    table.probe = probe_wrapped;
+    change(table);
+    return table;
+  }();
+  return &wrapped;
+}
+
+// Takes out what needs memory of the host or a communicator that was opened as such.
+inline void remove_memory_and_split(atoll_backend& backend) {
+  backend.split = nullptr;
+  backend.mem_alloc = nullptr;
+  backend.mem_free = nullptr;
+  backend.register_memory = nullptr;
+  backend.deregister_memory = nullptr;
+  backend.register_caller_memory = nullptr;
+  backend.deregister_caller_memory = nullptr;
+}
+
 }  // namespace atoll_test

@@ -104,26 +104,15 @@ atoll_status async_error(atoll_comm* comm) { return comm->failure; }
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
     void) {
-  if (!host_backend()) return nullptr;
-  static const atoll_backend table = [] {
-    atoll_backend wrapped = *host_backend();
-    wrapped.name = "launching";
-    wrapped.probe = probe;
-    wrapped.capability = capability;
-    wrapped.open = open;
-    wrapped.submit = submit;
-    wrapped.abort = abort;
-    wrapped.close = close;
-    wrapped.last_error = last_error;
-    wrapped.async_error = async_error;
-    wrapped.split = nullptr;
-    wrapped.mem_alloc = nullptr;
-    wrapped.mem_free = nullptr;
-    wrapped.register_memory = nullptr;
-    wrapped.deregister_memory = nullptr;
-    wrapped.register_caller_memory = nullptr;
-    wrapped.deregister_caller_memory = nullptr;
-    return wrapped;
-  }();
-  return &table;
+  return atoll_test::wrap_host("launching", [](atoll_backend& backend) {
+    atoll_test::remove_memory_and_split(backend);
+    backend.probe = probe;
+    backend.capability = capability;
+    backend.open = open;
+    backend.submit = submit;
+    backend.abort = abort;
+    backend.close = close;
+    backend.last_error = last_error;
+    backend.async_error = async_error;
+  });
 }

@@ -14,14 +14,8 @@ std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
     void) {
-  if (!atoll_test::host_backend()) return nullptr;
-  static const atoll_backend table = [] {
-    atoll_backend wrapped = *atoll_test::host_backend();
-    wrapped.name = "levelless";
-    wrapped.probe = atoll_test::probe_wrapped;
-    wrapped.capability = capability;
-    wrapped.has_levels = 0;
-    return wrapped;
-  }();
-  return &table;
+  return atoll_test::wrap_host("levelless", [](atoll_backend& backend) {
+    backend.capability = capability;
+    backend.has_levels = 0;
+  });
 }

@@ -72,15 +72,9 @@ atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::i
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
     void) {
-  if (!host_backend()) return nullptr;
-  static const atoll_backend table = [] {
-    atoll_backend wrapped = *host_backend();
-    wrapped.name = "nothing";
-    wrapped.probe = atoll_test::probe_wrapped;
-    wrapped.open = open;
-    wrapped.close = close;
-    wrapped.submit = submit;
-    return wrapped;
-  }();
-  return &table;
+  return atoll_test::wrap_host("nothing", [](atoll_backend& backend) {
+    backend.open = open;
+    backend.close = close;
+    backend.submit = submit;
+  });
 }

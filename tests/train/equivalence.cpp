@@ -43,19 +43,12 @@ const std::vector<Size> sizes{{1, "1x1"}, {2, "1x2"}, {3, "1x3"},
                               {4, "2x2"}, {5, "1x5"}, {6, "2x3"}};
 
 train::RunOptions base(const TemporaryFolder& folder) {
-  train::RunOptions options;
-  options.out = (folder.path() / "out").string();
+  train::RunOptions options = plain_run(folder.path());
   options.model = folder.write("prime.json", prime_model_json()).string();
   options.freeze = {"model.layers.0.mlp.up_proj.weight", "*post_attention_layernorm.weight"};
-  options.data = "demo";
   options.samples = 60;
-  options.seq = 128;
   options.lr = 3e-4;
   options.lr_warmup = 0;
-  options.steps = 3;
-  options.threads = 1;
-  options.save_checkpoint = false;
-  options.quiet = true;
   return options;
 }
 

@@ -2,21 +2,17 @@
 // from.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "../unit/train_data_temporary.hpp"
-#include "atoll/log.hpp"
 #include "data/tokenizer.hpp"
 #include "job.hpp"
 #include "loop/model_source.hpp"
 #include "model/hf_config.hpp"
-#include "thread_ranks.hpp"
 
 using namespace train_test;
 using nlohmann::json;
@@ -52,11 +48,8 @@ TEST_CASE("--export spares the model that the run starts from") {
     options.model = model.string();
     options.export_weights = model.string();
     change(options);
-    for (const std::string& failure : failures_of_job(2, options)) {
-      CHECK(failure == "--export " + options.export_weights +
-                           ": the weights of the model that the run starts from are in this "
-                           "folder; use another folder");
-    }
+    check_refused(2, options,
+                  {"--export " + options.export_weights + ": the weights of the model"});
     CHECK(TemporaryFolder::read(model / "model.safetensors") == weights);
   };
   using Options = train::RunOptions;
@@ -127,11 +120,7 @@ TEST_CASE("--export: no ids of tokens that nobody knows, and no model beside ada
   options.steps = 0;  // only writes
   fs::create_directories(options.export_weights);
   folder.write("model/adapter_config.json", "{}");
-  for (const std::string& failure : failures_of_job(2, options)) {
-    CHECK(failure.ends_with("--export: " + options.export_weights +
-                            " has adapters (adapter_config.json), which transformers would add to "
-                            "the model; use another folder"));
-  }
+  check_refused(2, options, {"--export: " + options.export_weights + " has adapters"});
   CHECK(fs::exists(folder.path() / "model" / "adapter_config.json"));
   fs::remove(folder.path() / "model" / "adapter_config.json");
   run_job(2, options);
@@ -223,33 +212,20 @@ TEST_CASE(
     "--export: one line says that nobody has the base of adapters, or the tokenizer's files") {
   const TemporaryFolder folder;
   auto options = base(folder);
-  const auto told = [&] {
-    std::vector<std::string> lines;
-    std::mutex mutex;
-    atoll::log::set_sink([&](atoll::log::Level, std::string_view text) {
-      const std::lock_guard lock(mutex);
-      lines.emplace_back(text);
-    });
-    atoll_test::run_thread_ranks(
-        2, [&](atoll::World& world) { train::run(world, options); },
-        [](atoll::Config& config) { config.log = "info"; });
-    atoll::log::set_sink(nullptr);
-    return [lines](std::string_view part) {
-      return std::ranges::count_if(
-          lines, [&](const std::string& line) { return line.find(part) != line.npos; });
-    };
+  const auto told = [&](std::string_view part) {
+    return run_and_listen(options).with(part).size();
   };
   options.export_weights = (folder.path() / "model").string();
-  CHECK(told()("--export: the run has no files of a tokenizer (bytes), so ") == 1);
+  CHECK(told("--export: the run has no files of a tokenizer (bytes), so ") == 1);
   options.lora_rank = 2;
   options.export_weights = (folder.path() / "adapters").string();
   const std::string_view random = "--export: the base of the adapters has random weights";
-  CHECK(told()(random) == 1);
+  CHECK(told(random) == 1);
   options.lora_merge = true;
   options.export_weights = (folder.path() / "merged").string();
-  CHECK(told()(random) == 0);
+  CHECK(told(random) == 0);
   options.lora_merge = false;
   options.init = (folder.path() / "model").string();
   options.export_weights = (folder.path() / "adapters").string();
-  CHECK(told()(random) == 0);
+  CHECK(told(random) == 0);
 }

@@ -1,7 +1,6 @@
 #include "job.hpp"
 
 #include <doctest/doctest.h>
-#include <fstream>
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +8,11 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <mutex>
 #include <system_error>
 
+#include "atoll/log.hpp"
 #include "loop/checkpoints.hpp"
 #include "model/hf_config.hpp"
 #include "thread_ranks.hpp"
@@ -102,23 +104,73 @@ std::vector<std::vector<RankResult>> run_jobs(int ranks, const std::vector<train
   return results;
 }
 
-std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& options) {
+std::vector<std::string> failures_of(int ranks, const std::function<void(atoll::World&)>& body,
+                                     const std::string& log) {
   std::vector<std::string> failures(static_cast<std::size_t>(ranks));
-  const auto body = [&](atoll::World& world) {
+  const auto caught = [&](atoll::World& world) {
     try {
-      discard_checkpoints(world, options);
-      train::run(world, options);
+      body(world);
     } catch (const atoll::Error& error) {
       failures[static_cast<std::size_t>(world.rank())] = error.what();
       throw;
     }
   };
   try {
-    atoll_test::run_thread_ranks(ranks, body, quiet);
+    atoll_test::run_thread_ranks(ranks, caught, [&](atoll::Config& config) { config.log = log; });
   } catch (const atoll::Error&) {
     // The error is ignored here, because `failures` already holds the error of each rank.
   }
   return failures;
+}
+
+std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& options) {
+  return failures_of(ranks, [&](atoll::World& world) {
+    discard_checkpoints(world, options);
+    train::run(world, options);
+  });
+}
+
+void check_refused(int ranks, const train::RunOptions& options,
+                   const std::vector<std::string>& parts) {
+  for (const std::string& failure : failures_of_job(ranks, options)) {
+    CAPTURE(failure);
+    CHECK(failure.find('\n') == failure.npos);
+    for (const std::string& part : parts) {
+      CAPTURE(part);
+      CHECK(failure.find(part) != failure.npos);
+    }
+  }
+}
+
+std::vector<std::string> Told::with(std::string_view part) const {
+  std::vector<std::string> found;
+  std::ranges::copy_if(lines, std::back_inserter(found),
+                       [&](const std::string& line) { return line.find(part) != line.npos; });
+  return found;
+}
+
+Told listen(const train::RunOptions& options, const std::string& log,
+            const std::function<void(std::string_view)>& on_line) {
+  Told told;
+  std::mutex mutex;
+  atoll::log::set_sink([&](atoll::log::Level, std::string_view text) {
+    const std::lock_guard lock(mutex);
+    told.lines.emplace_back(text);
+    if (on_line) on_line(text);
+  });
+  const auto run = [&](atoll::World& world) {
+    auto result = train::run(world, options);
+    if (world.rank() == 0) told.steps = std::move(result.steps);
+  };
+  told.failures = failures_of(2, run, log);
+  atoll::log::set_sink(nullptr);
+  return told;
+}
+
+Told run_and_listen(const train::RunOptions& options) {
+  Told told = listen(options, "info");
+  REQUIRE(told.failures == std::vector<std::string>(2));
+  return told;
 }
 
 double distance(const Weights& a, const Weights& b) {
@@ -180,10 +232,10 @@ std::string small_model_json(bool tied) {
   return train::hf_config_json(model, "float32");
 }
 
-train::RunOptions small_run(const std::filesystem::path& folder) {
+train::RunOptions plain_run(const std::filesystem::path& folder, bool tied) {
   train::RunOptions options;
-  const auto model = folder / "small.json";
-  std::ofstream(model) << small_model_json(false);
+  const auto model = folder / (tied ? "tied.json" : "small.json");
+  std::ofstream(model) << small_model_json(tied);
   options.model = model.string();
   options.out = (folder / "out").string();
   options.samples = 16;
@@ -191,9 +243,16 @@ train::RunOptions small_run(const std::filesystem::path& folder) {
   options.global_batch = 2;
   options.steps = 3;
   options.threads = 1;
+  options.save_checkpoint = false;
+  options.quiet = true;
+  return options;
+}
+
+train::RunOptions small_run(const std::filesystem::path& folder) {
+  train::RunOptions options = plain_run(folder);
   options.strategy = "full_shard";
   options.mesh = "1x2";
-  options.quiet = true;
+  options.save_checkpoint = true;
   return options;
 }
 

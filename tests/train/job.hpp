@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,6 +50,26 @@ std::vector<std::vector<RankResult>> run_jobs(int ranks, const std::vector<train
 
 // Runs a job and returns the error message of every rank, or "" for a rank that does not fail.
 std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& options);
+// Calls `body` on every rank and returns the same.
+std::vector<std::string> failures_of(int ranks, const std::function<void(atoll::World&)>& body,
+                                     const std::string& log = "error");
+// Checks that every rank of a job fails, each with a message of one line that contains all `parts`.
+void check_refused(int ranks, const train::RunOptions& options,
+                   const std::vector<std::string>& parts);
+
+// What a job of two ranks has said.
+struct Told {
+  std::vector<std::string> lines;     // of the log
+  std::vector<std::string> failures;  // of each rank, as failures_of() returns them
+  std::vector<train::StepRecord> steps;
+  std::vector<std::string> with(std::string_view part) const;  // the lines that contain `part`
+  bool says(std::string_view part) const { return !with(part).empty(); }
+};
+// Runs a job on two ranks and keeps checkpoints that are there. `on_line` gets each line at once.
+Told listen(const train::RunOptions& options, const std::string& log,
+            const std::function<void(std::string_view)>& on_line = {});
+// The same for a job that must not fail, with all lines from "info" on.
+Told run_and_listen(const train::RunOptions& options);
 
 // Returns the largest relative distance over all tensors: the norm of the difference divided by the
 // norm of the tensor.
@@ -70,8 +92,10 @@ void check_ranks_agree(const std::vector<RankResult>& ranks);
 // hidden size 64.
 std::string small_model_json(bool tied);
 
-// Returns the options of a run of three steps of that model on two ranks, which writes its
-// config.json and its results below `folder`.
+// Returns the options of a run of that model without checkpoints, which writes its config.json and
+// its results below `folder`.
+train::RunOptions plain_run(const std::filesystem::path& folder, bool tied = false);
+// Returns the options of a run of three steps of that model on two ranks, with a checkpoint.
 train::RunOptions small_run(const std::filesystem::path& folder);
 
 // Returns the config.json of a model with a tied head, and with prime sizes wherever possible.

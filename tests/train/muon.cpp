@@ -14,21 +14,15 @@ namespace fs = std::filesystem;
 namespace {
 
 train::RunOptions base(const TemporaryFolder& folder) {
-  train::RunOptions options;
-  options.model = folder.write("small.json", small_model_json(false)).string();
-  options.out = (folder.path() / "out").string();
+  train::RunOptions options = plain_run(folder.path());
   options.optimizer = "muon";
   options.weight_decay = 0.1;
   options.decay = "matrices";
   options.samples = 12;
-  options.seq = 128;
   options.global_batch = 3;  // one micro batch of 3 samples on 4 ranks
   options.lr = 3e-3;
   options.lr_warmup = 0;
   options.steps = 8;
-  options.threads = 1;
-  options.save_checkpoint = false;
-  options.quiet = true;
   return options;
 }
 
@@ -85,26 +79,18 @@ TEST_CASE("Muon resumes with the same bits, and on another number of ranks") {
   CHECK(weights <= 1e-3);
   // The states of Muon are not the moments of AdamW.
   other.optimizer = "adamw";
-  for (const std::string& failure : failures_of_job(2, other)) {
-    CAPTURE(failure);
-    CHECK(failure.find("the state of --optimizer muon, with which adamw cannot go on") !=
-          std::string::npos);
-  }
+  check_refused(2, other, {"the state of --optimizer muon, with which adamw cannot go on"});
 }
 
 TEST_CASE("Muon refuses flags that it cannot follow") {
   const TemporaryFolder folder;
-  const auto refused = [&](const auto& change) {
+  const auto refused = [&](const auto& change, const char* reason) {
     auto options = base(folder);
     change(options);
-    return failures_of_job(1, options).front();
+    check_refused(1, options, {reason});
   };
-  CHECK(refused([](train::RunOptions& o) { o.moments = "bf16"; }) ==
-        "--optimizer muon: keeps its states in f32, not in --moments bf16");
-  CHECK(refused([](train::RunOptions& o) { o.skip_nonfinite = false; }) ==
-        "--optimizer muon: always skips updates whose gradient norm is not finite; remove "
-        "--no-skip-nonfinite");
-  CHECK(refused([](train::RunOptions& o) { o.momentum = 1; }) == "--momentum: must be in [0, 1)");
-  CHECK(refused([](train::RunOptions& o) { o.decay = "norms"; }) ==
-        "--decay norms: use one of all, matrices, matrices-no-embeddings");
+  refused([](auto& o) { o.moments = "bf16"; }, "keeps its states in f32, not in --moments bf16");
+  refused([](auto& o) { o.skip_nonfinite = false; }, "remove --no-skip-nonfinite");
+  refused([](auto& o) { o.momentum = 1; }, "--momentum: must be in [0, 1)");
+  refused([](auto& o) { o.decay = "norms"; }, "--decay norms: use one of all, matrices");
 }

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -15,9 +14,7 @@
 #include <vector>
 
 #include "../unit/train_data_temporary.hpp"
-#include "atoll/log.hpp"
 #include "job.hpp"
-#include "thread_ranks.hpp"
 
 using namespace train_test;
 using nlohmann::json;
@@ -37,37 +34,15 @@ train::RunOptions diverging(const TemporaryFolder& folder) {
   return options;
 }
 
+// The warnings of non-finite steps, and the error of each rank.
 struct Outcome {
-  std::vector<std::string> warnings;
-  std::vector<std::string> failures;
+  std::vector<std::string> warnings, failures;
 };
 
 Outcome run(const train::RunOptions& options,
-            const std::function<void(std::string_view)>& on_warning = {}) {
-  Outcome outcome;
-  outcome.failures.resize(2);
-  std::mutex mutex;
-  atoll::log::set_sink([&](atoll::log::Level, std::string_view text) {
-    const std::lock_guard lock(mutex);
-    if (text.find(", gradient norm ") == text.npos) return;
-    outcome.warnings.emplace_back(text);
-    if (on_warning) on_warning(text);
-  });
-  const auto body = [&](atoll::World& world) {
-    try {
-      train::run(world, options);
-    } catch (const atoll::Error& error) {
-      outcome.failures[static_cast<std::size_t>(world.rank())] = error.what();
-      throw;
-    }
-  };
-  try {
-    atoll_test::run_thread_ranks(2, body, [](atoll::Config& config) { config.log = "warn"; });
-  } catch (const atoll::Error&) {
-    // `failures` holds the error of each rank.
-  }
-  atoll::log::set_sink(nullptr);
-  return outcome;
+            const std::function<void(std::string_view)>& on_line = {}) {
+  const Told told = listen(options, "warn", on_line);
+  return {told.with(", gradient norm "), told.failures};
 }
 
 json metrics_of(const train::RunOptions& options) {

@@ -26,18 +26,15 @@ namespace {
 constexpr int steps = 8;
 
 train::RunOptions base(const TemporaryFolder& folder) {
-  train::RunOptions options;
-  options.model = folder.write("small.json", small_model_json(false)).string();
+  train::RunOptions options = plain_run(folder.path());
   options.out = (folder.path() / "results" / "run").string();
   options.run_name = "a-run";
   options.samples = 40;
-  options.seq = 128;
   options.global_batch = 6;
   options.steps = steps;
   options.warmup_steps = 3;
   options.mesh = "2x2";
-  options.threads = 1;
-  options.quiet = true;
+  options.save_checkpoint = true;
   return options;
 }
 
@@ -159,19 +156,13 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
   CHECK(chosen(bytes * 3 / 4).first == roomy);
   options.freeze.clear();
   options.memory_limit = 1 << 16;
-  for (const std::string& failure : failures_of_job(4, options)) {
-    CHECK(failure.find("activations alone take ") != std::string::npos);
-  }
+  check_refused(4, options, {"activations alone take "});
   options.strategy = tight;
   // This memory is too small for the plan of the strategy, even if the optimizer had no moments.
   options.memory_limit = bytes / 3;
-  for (const std::string& failure : failures_of_job(4, options)) {
-    CHECK(failure.find("seal: the plan needs more than ") != std::string::npos);
-  }
+  check_refused(4, options, {"seal: the plan needs more than "});
   options.memory_limit = fewer - 1;
-  for (const std::string& failure : failures_of_job(4, options)) {
-    CHECK(failure.find("the plan of " + tight + " is over ") != std::string::npos);
-  }
+  check_refused(4, options, {"the plan of " + tight + " is over "});
 }
 
 TEST_CASE("strategies cannot use memory that the kernels hold") {
@@ -275,19 +266,6 @@ TEST_CASE("a run writes its curve, and a resumed run continues it") {
                               "tokens_per_s", "tflops", "mfu"});
     check_fraction(lines[i], "exposed_comm_fraction");
   }
-}
-
-TEST_CASE("a checkpoint with all steps leaves no work") {
-  const TemporaryFolder folder;
-  auto options = base(folder);
-  const auto trained = run_job(4, options).front();
-  options.resume = (fs::path(options.out) / "checkpoint").string();
-  const auto again = run_job(4, options).front();
-  CHECK(again.run.steps.empty());
-  const bool same = again.weights == trained.weights;
-  CHECK(same);
-  CHECK(read_lines(fs::path(options.out) / "steps.jsonl").size() == steps);
-  CHECK(read_json(fs::path(options.out) / "metrics.json")["steps"] == steps);
 }
 
 TEST_CASE("the default row length depends on the data") {

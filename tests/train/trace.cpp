@@ -23,9 +23,7 @@ namespace {
 constexpr int ranks = 4;
 
 train::RunOptions base(const TemporaryFolder& folder) {
-  train::RunOptions options;
-  options.model = folder.write("small.json", small_model_json(true)).string();
-  options.out = (folder.path() / "run").string();
+  train::RunOptions options = plain_run(folder.path(), true);
   options.trace = (folder.path() / "trace.json").string();
   options.samples = 40;
   options.seq = 64;
@@ -33,9 +31,6 @@ train::RunOptions base(const TemporaryFolder& folder) {
   options.steps = 4;
   options.warmup_steps = 1;
   options.mesh = "2x2";
-  options.threads = 1;
-  options.save_checkpoint = false;
-  options.quiet = true;
   return options;
 }
 
@@ -197,19 +192,6 @@ TEST_CASE("a trace covers the chosen steps, by default 5 after the warm-up") {
   options.trace_steps = "1:2";
   options.trace.clear();
   CHECK_THROWS_AS(train::check(options), atoll::Error);
-}
-
-TEST_CASE("an unwritable trace file fails before training starts") {
-  const TemporaryFolder folder;
-  auto options = base(folder);
-  options.trace = (folder.write("file", "") / "trace.json").string();
-  const auto failures = failures_of_job(2, [&] {
-    options.mesh = "1x2";
-    return options;
-  }());
-  CHECK(failures[0].find("--trace") != std::string::npos);
-  CHECK(failures[0].find("Not a directory") != std::string::npos);
-  CHECK_FALSE(fs::exists(fs::path(options.out) / "steps.jsonl"));
 }
 
 TEST_CASE("the folder of the trace file need not exist") {

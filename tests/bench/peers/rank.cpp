@@ -14,34 +14,26 @@
 #include <cstring>
 #include <new>
 #include <string>
-#include <utility>
 
 namespace atoll_bench {
 
-PlainMemory::PlainMemory(std::size_t bytes) : bytes_(std::max<std::size_t>(bytes, 4096)) {
-  void* memory =
-      ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+PlainMemory::PlainMemory(std::size_t bytes) {
+  bytes = std::max<std::size_t>(bytes, 4096);
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
-  ::madvise(memory, bytes_, MADV_HUGEPAGE);
-  data_ = static_cast<std::byte*>(memory);
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  data_ = {static_cast<std::byte*>(memory), Unmap{bytes}};
 }
-PlainMemory::PlainMemory(PlainMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-PlainMemory& PlainMemory::operator=(PlainMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-PlainMemory::~PlainMemory() {
-  if (data_) ::munmap(data_, bytes_);
-}
+
+void PlainMemory::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }
 
 namespace {
 
-// Element i of rank r has the value (r + 1) * (i mod 8 + 1). Sums over at least 8 ranks are exact
-// in bf16.
-double contribution(int rank, std::uint64_t i) {
-  return (rank + 1.0) * (static_cast<double>(i % 8) + 1.0);
+// Element i of rank r has the value (r + 1) * (i mod period + 1). Sums over at least 8 ranks are
+// exact in bf16. The period of f32 is a prime number, so that no two slices are equal.
+double contribution(const Row& row, int rank, std::uint64_t i) {
+  const std::uint64_t period = row.element == Element::f32 ? 1021 : 8;
+  return (rank + 1.0) * (static_cast<double>(i % period) + 1.0);
 }
 
 void put(std::byte* data, Element element, std::uint64_t i, double value) {
@@ -74,6 +66,17 @@ double get(const std::byte* data, Element element, std::uint64_t i) {
   return single;
 }
 
+double expected(const Row& row, std::uint64_t i, int rank, int ranks) {
+  const std::uint64_t part = slice(row, ranks);
+  if (row.collective == Collective::all_gather) {
+    return contribution(row, static_cast<int>(i / part), i % part);
+  }
+  if (row.collective == Collective::reduce_scatter) i += part * static_cast<std::uint64_t>(rank);
+  double sum = 0;
+  for (int r = 0; r < ranks; ++r) sum += contribution(row, r, i);
+  return sum;
+}
+
 class Server {
  public:
   Server(Peer& peer, Control& control) : peer_(peer), control_(control) {}
@@ -81,11 +84,12 @@ class Server {
   void measure(const Request& request) {
     const Row& row = request.row;
     const Buffers buffers = peer_.prepare(row, request.variant);
-    fill(row, buffers);
+    fill(row, buffers, peer_.rank(), peer_.ranks());
     meet(control_, peer_.ranks());
     peer_.run(1);
     meet(control_, peer_.ranks());
-    check_result(row, buffers);
+    const std::string wrong = difference(row, buffers, peer_.rank(), peer_.ranks());
+    if (!wrong.empty()) report_wrong(control_, wrong);
     Answer answer;
     answer.operations = request.operations > 0 ? request.operations : find_operations(request);
     answer.batches = std::min(request.batches, most_batches);
@@ -107,49 +111,6 @@ class Server {
   }
 
  private:
-  void fill(const Row& row, const Buffers& buffers) const {
-    const std::uint64_t count = input_elements(row, peer_.ranks());
-    // The output is cleared before the input is filled, because in place the output may be part of
-    // the input or contain the input.
-    std::memset(buffers.output, 0, output_elements(row, peer_.ranks()) * size_of(row.element));
-    for (std::uint64_t i = 0; i < count; ++i) {
-      put(buffers.input, row.element, i, contribution(peer_.rank(), i));
-    }
-  }
-
-  double expected(const Row& row, std::uint64_t i) const {
-    const std::uint64_t part = slice(row, peer_.ranks());
-    if (row.collective == Collective::all_gather) {
-      return contribution(static_cast<int>(i / part), i % part);
-    }
-    if (row.collective == Collective::reduce_scatter) {
-      i += part * static_cast<std::uint64_t>(peer_.rank());
-    }
-    double sum = 0;
-    for (int rank = 0; rank < peer_.ranks(); ++rank) sum += contribution(rank, i);
-    return sum;
-  }
-
-  // Checks every element of a small result, and a sample of the elements of a large result. The
-  // stride of the sample is odd, so that the sample contains every remainder of the index modulo 8.
-  void check_result(const Row& row, const Buffers& buffers) const {
-    const std::uint64_t count = output_elements(row, peer_.ranks());
-    const std::uint64_t stride = count / 65536 * 2 + 1;
-    for (std::uint64_t i = 0; i < count; i += stride) check_element(row, buffers, i);
-    check_element(row, buffers, count - 1);
-  }
-
-  void check_element(const Row& row, const Buffers& buffers, std::uint64_t i) const {
-    const double is = get(buffers.output, row.element, i);
-    const double should = expected(row, i);
-    if (is == should) return;
-    report_wrong(control_, "wrong result: " + std::string(name(row.collective)) + " " +
-                               std::string(name(row.element)) + " " + std::string(name(row.place)) +
-                               " of " + std::to_string(row.bytes) + " bytes: element " +
-                               std::to_string(i) + " on rank " + std::to_string(peer_.rank()) +
-                               " is " + std::to_string(is) + ", not " + std::to_string(should));
-  }
-
   // Returns the seconds from the moment at which all ranks are ready until the last rank has
   // finished `operations` operations.
   double batch(std::int64_t operations) {
@@ -187,6 +148,33 @@ class Server {
 };
 
 }  // namespace
+
+void fill(const Row& row, const Buffers& buffers, int rank, int ranks) {
+  // The output is cleared before the input is filled, because in place the output may be part of
+  // the input or contain the input.
+  std::memset(buffers.output, 0, output_elements(row, ranks) * size_of(row.element));
+  for (std::uint64_t i = 0; i < input_elements(row, ranks); ++i) {
+    put(buffers.input, row.element, i, contribution(row, rank, i));
+  }
+}
+
+std::string difference(const Row& row, const Buffers& buffers, int rank, int ranks) {
+  const auto at = [&](std::uint64_t i) -> std::string {
+    const double is = get(buffers.output, row.element, i), should = expected(row, i, rank, ranks);
+    if (is == should) return "";
+    return "wrong result: " + std::string(name(row.collective)) + " " +
+           std::string(name(row.element)) + " " + std::string(name(row.place)) + " of " +
+           std::to_string(row.bytes) + " bytes: element " + std::to_string(i) + " on rank " +
+           std::to_string(rank) + " is " + std::to_string(is) + ", not " + std::to_string(should);
+  };
+  // Checks every element of a small result, and a sample of the elements of a large result. The
+  // stride of the sample is odd, so that the sample contains every remainder of the index modulo 8.
+  const std::uint64_t count = output_elements(row, ranks), stride = count / 65536 * 2 + 1;
+  for (std::uint64_t i = 0; i < count; i += stride) {
+    if (std::string wrong = at(i); !wrong.empty()) return wrong;
+  }
+  return at(count - 1);
+}
 
 void take_core(int rank, int ranks) {
   cpu_set_t mine;

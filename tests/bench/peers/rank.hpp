@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <memory>
+#include <string>
 
 #include "control.hpp"
 
@@ -19,6 +20,11 @@ struct Buffers {
   // The rank's result: output_elements() elements, written by the first operation.
   std::byte* output = nullptr;
 };
+
+// Fills the buffers of a rank for the first operation.
+void fill(const Row& row, const Buffers& buffers, int rank, int ranks);
+// Describes a wrong element of the result of that operation; "" if all are right.
+std::string difference(const Row& row, const Buffers& buffers, int rank, int ranks);
 
 class Peer {
  public:
@@ -53,14 +59,14 @@ class PlainMemory {
  public:
   PlainMemory() = default;
   explicit PlainMemory(std::size_t bytes);
-  PlainMemory(PlainMemory&& other) noexcept;
-  PlainMemory& operator=(PlainMemory&& other) noexcept;
-  ~PlainMemory();
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_.get(); }
 
  private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Unmap> data_;
 };
 
 }  // namespace atoll_bench

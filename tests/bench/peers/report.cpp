@@ -59,31 +59,19 @@ class Ratios {
   std::string worst_row_;
 };
 
-void add_shares(const Result& result, std::vector<Target>& all) {
+// Adds the targets for the share of a limit: that of rows from 1 MiB on, or that in turns, of rows
+// with more ranks than cores.
+void add_shares(const Result& result, Impl limit, std::string_view of, std::vector<Target>& all) {
   for (const Collective c :
        {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
-    const Ratios ratios(result, Impl::atoll, Impl::limit, [&](const Key& key) {
-      return key.row.bytes >= large && key.row.collective == c;
+    const Ratios ratios(result, Impl::atoll, limit, [&](const Key& key) {
+      return (limit != Impl::limit || key.row.bytes >= large) && key.row.collective == c;
     });
     if (ratios.rows() == 0) continue;
-    all.push_back({fmt::format("{}: share of the limit, geometric mean", name(c)),
-                   100 * ratios.mean(), 85, true, "%", "", ratios.rows()});
-    all.push_back({fmt::format("{}: share of the limit, worst row", name(c)), 100 * ratios.worst(),
-                   70, true, "%", ratios.worst_row(), ratios.rows()});
-  }
-}
-
-// Adds the targets for rows with more ranks than cores.
-void add_shares_in_turns(const Result& result, std::vector<Target>& all) {
-  for (const Collective c :
-       {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
-    const Ratios ratios(result, Impl::atoll, Impl::limit_in_turns,
-                        [&](const Key& key) { return key.row.collective == c; });
-    if (ratios.rows() == 0) continue;
-    all.push_back({fmt::format("{}: share of the limit in turns, geometric mean", name(c)),
-                   100 * ratios.mean(), 85, true, "%", "", ratios.rows()});
-    all.push_back({fmt::format("{}: share of the limit in turns, worst row", name(c)),
-                   100 * ratios.worst(), 70, true, "%", ratios.worst_row(), ratios.rows()});
+    all.push_back({fmt::format("{}: share of {}, geometric mean", name(c), of), 100 * ratios.mean(),
+                   85, true, "%", "", ratios.rows()});
+    all.push_back({fmt::format("{}: share of {}, worst row", name(c), of), 100 * ratios.worst(), 70,
+                   true, "%", ratios.worst_row(), ratios.rows()});
   }
 }
 
@@ -199,8 +187,8 @@ double bus_bandwidth(const Key& key, double seconds) {
 
 std::vector<Target> targets(const Result& result) {
   std::vector<Target> all;
-  add_shares(result, all);
-  add_shares_in_turns(result, all);
+  add_shares(result, Impl::limit, "the limit", all);
+  add_shares(result, Impl::limit_in_turns, "the limit in turns", all);
   add_speedups(result, all);
   add_latencies(result, all);
   return all;

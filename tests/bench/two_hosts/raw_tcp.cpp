@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,21 +29,10 @@ constexpr std::size_t chunk = std::size_t{256} << 10;
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {
-    if (fd_ < 0) fail_call("socket of the raw link");
-  }
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&&) = delete;
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
+atoll::net::Fd checked(int fd) {
+  if (fd < 0) fail_call("socket of the raw link");
+  return atoll::net::Fd(fd);
+}
 
 void send_all(int fd, const void* data, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(data);
@@ -102,7 +90,7 @@ enum class End {
   caller
 };
 
-using Connect = std::function<Socket()>;
+using Connect = std::function<atoll::net::Fd()>;
 
 // Exchanges the measured rates of the two ends, so that both return the smaller rate.
 double agree(int fd, double mine) {
@@ -117,11 +105,11 @@ double agree(int fd, double mine) {
 struct Link {
   explicit Link(Connect connect_) : connect(std::move(connect_)), control(connect()) {}
   Connect connect;
-  Socket control;
+  atoll::net::Fd control;
 };
 
 double one_way(const Link& link, End end) {
-  const Socket data = link.connect();
+  const atoll::net::Fd data = link.connect();
   greet(link.control.get());
   constexpr double unknown = 1e30;
   if (end == End::listener) return agree(link.control.get(), drain(data.get()));
@@ -130,7 +118,7 @@ double one_way(const Link& link, End end) {
 }
 
 double both_ways(const Link& link, End end) {
-  const Socket first = link.connect(), second = link.connect();
+  const atoll::net::Fd first = link.connect(), second = link.connect();
   const int out = end == End::listener ? first.get() : second.get();
   const int in = end == End::listener ? second.get() : first.get();
   greet(link.control.get());
@@ -166,31 +154,23 @@ RawRates measure(const std::vector<Connect>& connects, End end) {
 
 }  // namespace
 
-RawListener::RawListener() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  if (fd_ < 0) fail_call("socket");
+RawListener::RawListener() : fd_(checked(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_ANY);
   socklen_t length = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(fd_, generic, length) != 0 || ::listen(fd_, 8) != 0 ||
-      ::getsockname(fd_, generic, &length) != 0) {
+  if (::bind(get(), generic, length) != 0 || ::listen(get(), 8) != 0 ||
+      ::getsockname(get(), generic, &length) != 0) {
     fail_call("listening for the raw link");
   }
   port_ = ntohs(address.sin_port);
 }
 
-RawListener::RawListener(RawListener&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
-
-RawListener::~RawListener() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 RawRates measure_as_listener(const std::vector<RawListener>& listeners) {
   std::vector<Connect> connects;
   for (const RawListener& listener : listeners) {
-    connects.emplace_back([&] { return Socket(::accept(listener.get(), nullptr, nullptr)); });
+    connects.emplace_back([&] { return checked(::accept(listener.get(), nullptr, nullptr)); });
   }
   return measure(connects, End::listener);
 }
@@ -205,7 +185,7 @@ RawRates measure_as_caller(const std::vector<RawTarget>& targets) {
       throw std::runtime_error("not an IPv4 address: " + target.address);
     }
     connects.emplace_back([to] {
-      Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      auto socket = checked(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
       if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
         fail_call("connect");
       }

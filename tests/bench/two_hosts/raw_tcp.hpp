@@ -1,10 +1,12 @@
-// Measures the TCP bandwidth between two hosts over all their links at once, without atoll. The
-// bench collectives_two_hosts prints this rate as the limit of the wire.
+// Measures the TCP bandwidth between two hosts over all their links at once, without the transport
+// of atoll. The bench collectives_two_hosts prints this rate as the limit of the wire.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <vector>
+
+#include "core/socket.hpp"
 
 namespace atoll_bench {
 
@@ -20,14 +22,11 @@ struct RawRates {
 class RawListener {
  public:
   RawListener();
-  RawListener(RawListener&& other) noexcept;
-  RawListener& operator=(RawListener&&) = delete;
-  ~RawListener();
   int port() const { return port_; }
-  int get() const { return fd_; }
+  int get() const { return fd_.get(); }
 
  private:
-  int fd_ = -1;
+  atoll::net::Fd fd_;
   int port_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,11 +28,16 @@ struct Held {
   atoll::Buffer registered;
 };
 
+atoll::Device device_of(const atoll::World& world) {
+  return atoll::Device::cuda(first_device + world.rank());
+}
+atoll::Mesh mesh_of(atoll::World& world) { return atoll::Mesh::make(world, {1, world.size()}); }
+
 // Opens a communicator and uses it. Runs on a new thread, so the current device of the thread is
 // device 0.
 Held open_and_use(atoll::World& world) {
-  const auto device = atoll::Device::cuda(first_device + world.rank());
-  const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+  const auto device = device_of(world);
+  const auto mesh = mesh_of(world);
   Held held{atoll::Communicator::open(mesh.axis("world"),
                                       {.name = "one", .backend = "nccl", .device = device}),
             {}};
@@ -84,7 +90,7 @@ TEST_CASE("a communicator and its memory are closed on a thread that has used no
 TEST_CASE("registered memory that is freed stays mapped until its communicator is closed") {
   run(2, [](atoll::World& world) {
     Held held = open_and_use(world);
-    const auto device = atoll::Device::cuda(first_device + world.rank());
+    const auto device = device_of(world);
     held.registered = {};
     auto stream = device.stream();
     const atoll::Buffer plain = device.allocate(4096);
@@ -110,50 +116,34 @@ TEST_CASE("an aborted communicator and its memory are closed on a thread that ha
 
 TEST_CASE("gathers ask NCCL for copy engines, and reductions for few compute units") {
   run(2, [](atoll::World& world) {
-    const auto device = atoll::Device::cuda(first_device + world.rank());
-    const auto mesh = atoll::Mesh::make(world, {1, world.size()});
-    const atoll::Scheduler scheduler(mesh.axis("shard"), {},
-                                     {.device = device, .backend = "nccl"});
-    world.barrier();
-    CHECK(fake_gpu::policy("shard.gather") == NCCL_CTA_POLICY_ZERO);
-    CHECK(fake_gpu::policy("shard.reduce") == NCCL_CTA_POLICY_EFFICIENCY);
-    world.barrier();
-  });
-}
-
-TEST_CASE("reductions that the library sums ask for copy engines, as gathers do") {
-  run(2, [](atoll::World& world) {
-    const auto device = atoll::Device::cuda(first_device + world.rank());
-    const auto mesh = atoll::Mesh::make(world, {1, world.size()});
-    const auto policy = [&](atoll::DType reduce, atoll::ComputeUnits units) {
+    const auto device = device_of(world);
+    const auto mesh = mesh_of(world);
+    const auto expect = [&](const char* lane, int policy) {
+      world.barrier();
+      CHECK(fake_gpu::policy(lane) == policy);
+      world.barrier();
+    };
+    {
+      const atoll::Scheduler scheduler(mesh.axis("shard"), {},
+                                       {.device = device, .backend = "nccl"});
+      expect("shard.gather", NCCL_CTA_POLICY_ZERO);
+      expect("shard.reduce", NCCL_CTA_POLICY_EFFICIENCY);
+    }
+    // Reductions that the library sums, and gathers, ask for what the caller says.
+    using enum atoll::ComputeUnits;
+    constexpr int zero = NCCL_CTA_POLICY_ZERO, efficiency = NCCL_CTA_POLICY_EFFICIENCY;
+    for (const auto& [reduce, units, of_gathers, of_reductions] :
+         {std::tuple{atoll::DType::bf16, none, zero, zero},
+          {atoll::DType::bf16, few, efficiency, efficiency},
+          {atoll::DType::f32, none, zero, efficiency}}) {
       const atoll::fsdp::Engine engine(mesh, {.strategy = atoll::fsdp::Strategy::hybrid_shard,
                                               .precision = {.reduce = reduce},
                                               .device = device,
                                               .backend = "nccl",
                                               .gather_units = units});
-      world.barrier();
-      const int found = fake_gpu::policy("shard.reduce");
-      world.barrier();
-      return found;
-    };
-    using enum atoll::ComputeUnits;
-    CHECK(policy(atoll::DType::bf16, none) == NCCL_CTA_POLICY_ZERO);
-    CHECK(policy(atoll::DType::bf16, few) == NCCL_CTA_POLICY_EFFICIENCY);
-    CHECK(policy(atoll::DType::f32, none) == NCCL_CTA_POLICY_EFFICIENCY);
-  });
-}
-
-TEST_CASE("gathers take few compute units instead of copy engines, if the caller says so") {
-  run(2, [](atoll::World& world) {
-    const auto device = atoll::Device::cuda(first_device + world.rank());
-    const auto mesh = atoll::Mesh::make(world, {1, world.size()});
-    const atoll::fsdp::Engine engine(mesh, {.strategy = atoll::fsdp::Strategy::hybrid_shard,
-                                            .device = device,
-                                            .backend = "nccl",
-                                            .gather_units = atoll::ComputeUnits::few});
-    world.barrier();
-    CHECK(fake_gpu::policy("shard.gather") == NCCL_CTA_POLICY_EFFICIENCY);
-    world.barrier();
+      expect("shard.gather", of_gathers);
+      expect("shard.reduce", of_reductions);
+    }
   });
 }
 
@@ -161,19 +151,19 @@ namespace {
 
 // Sums in a fixed order, so that the library adds, in a communicator that asks for copy engines.
 void sum_in_order(atoll::World& world, bool reserves) {
-  const auto device = atoll::Device::cuda(first_device + world.rank());
-  const auto mesh = atoll::Mesh::make(world, {1, world.size()});
-  auto comm = atoll::Communicator::open(mesh.axis("world"),
-                                        {.name = "sum",
-                                         .backend = "nccl",
-                                         .device = device,
-                                         .deterministic = true,
-                                         .compute_units = atoll::ComputeUnits::none});
+  const auto device = device_of(world);
+  const auto mesh = mesh_of(world);
+  auto comm =
+      atoll::Communicator::open(mesh.axis("world"), {.name = "sum",
+                                                     .backend = "nccl",
+                                                     .device = device,
+                                                     .deterministic = true,
+                                                     .compute_units = atoll::ComputeUnits::none});
   constexpr std::uint64_t part = 1024;
   const auto ranks = static_cast<std::uint64_t>(world.size());
   if (reserves) {
-    comm.reserve_scratch(comm.scratch_bytes(atoll::Communicator::Sum::reduce_scatter, part,
-                                            atoll::DType::f32));
+    comm.reserve_scratch(
+        comm.scratch_bytes(atoll::Communicator::Sum::reduce_scatter, part, atoll::DType::f32));
   }
   auto stream = device.stream();
   const atoll::Buffer src = atoll::allocate(device, ranks * part * sizeof(float), {comm});
@@ -211,13 +201,13 @@ TEST_CASE("copy engines run the exchanges of sums, also inside hosts, if scratch
 
 TEST_CASE("after a sum over uneven slices, scratch memory is in a window on all ranks or on none") {
   run(2, [](atoll::World& world) {
-    const auto device = atoll::Device::cuda(first_device + world.rank());
-    const auto mesh = atoll::Mesh::make(world, {1, 2});
+    const auto device = device_of(world);
+    const auto mesh = mesh_of(world);
     auto comm = atoll::Communicator::open(
         mesh.axis("world"), {.backend = "nccl", .device = device, .deterministic = true});
     constexpr std::uint64_t part = 1024;
-    comm.reserve_scratch(comm.scratch_bytes(atoll::Communicator::Sum::reduce_scatter, part,
-                                            atoll::DType::f32));
+    comm.reserve_scratch(
+        comm.scratch_bytes(atoll::Communicator::Sum::reduce_scatter, part, atoll::DType::f32));
     auto stream = device.stream();
     const atoll::Buffer memory = atoll::allocate(device, 4 * part * sizeof(float), {comm});
     stream.zero(memory.data(), memory.bytes());
@@ -236,13 +226,12 @@ TEST_CASE("after a sum over uneven slices, scratch memory is in a window on all 
 
 TEST_CASE("copy engines that run an exchange are not reported as those of gathers") {
   run(2, [](atoll::World& world) {
-    const auto device = atoll::Device::cuda(first_device + world.rank());
-    const auto mesh = atoll::Mesh::make(world, {1, 2});
+    const auto device = device_of(world);
+    const auto mesh = mesh_of(world);
     const auto open = [&](const char* name, atoll::ComputeUnits units) {
-      return atoll::Communicator::open(mesh.axis("world"), {.name = name,
-                                                            .backend = "nccl",
-                                                            .device = device,
-                                                            .compute_units = units});
+      return atoll::Communicator::open(
+          mesh.axis("world"),
+          {.name = name, .backend = "nccl", .device = device, .compute_units = units});
     };
     auto sms = open("sms", atoll::ComputeUnits::few);
     auto engines = open("engines", atoll::ComputeUnits::none);

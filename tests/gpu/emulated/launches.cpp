@@ -2,17 +2,39 @@
 // host some microseconds, which a step of few tokens waits for. Attention is that of atoll's own
 // kernels; cuDNN's differ in number.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <vector>
 
-#include "launched.hpp"
+#include "emulated.hpp"
 #include "model/cuda/cuda_ops.hpp"
 #include "pass.hpp"
 
 using namespace train;
-using atoll_test::Launched;
-using atoll_test::launched_by;
 using atoll_test::ModelPass;
+
+namespace {
+
+struct Launched {
+  int kernels = 0, products = 0;
+  friend bool operator==(const Launched&, const Launched&) = default;
+};
+doctest::String toString(const Launched& count) {
+  return fmt::format("{} kernels and {} products", count.kernels, count.products).c_str();
+}
+
+// Returns what `work` launches.
+template <class Work>
+Launched launched_by(const Work& work) {
+  const auto& launches = emulated::launches();
+  const int kernels = static_cast<int>(launches.kernels);
+  const int products = static_cast<int>(launches.products);
+  work();
+  return {static_cast<int>(launches.kernels) - kernels,
+          static_cast<int>(launches.products) - products};
+}
+
+}  // namespace
 
 TEST_CASE("the launches of a layer, forward and backward") {
   ModelConfig model = preset("mistral-tiny", 61);

@@ -34,6 +34,14 @@ struct Range {
   void* first = nullptr;  // address of the first byte of the mapping
   std::size_t bytes = 0;  // number of mapped bytes, including the protected page at the end
 };
+using Ranges = std::map<void*, Range>;  // by the address that the caller got
+
+bool has(const Ranges& ranges, const void* address) {
+  const auto behind = ranges.upper_bound(const_cast<void*>(address));
+  if (behind == ranges.begin()) return false;
+  const Range& range = std::prev(behind)->second;
+  return address < static_cast<std::byte*>(range.first) + range.bytes;
+}
 
 // Device memory. The host can access it while any stream has work; once the host has waited for all
 // work, the memory is protected against access.
@@ -58,10 +66,7 @@ class Memory {
   }
   bool has(const void* address) {
     const std::lock_guard lock(mutex_);
-    const auto behind = ranges_.upper_bound(const_cast<void*>(address));
-    if (behind == ranges_.begin()) return false;
-    const auto& [data, range] = *std::prev(behind);
-    return address < static_cast<std::byte*>(range.first) + range.bytes;
+    return ::has(ranges_, address);
   }
   // Removes an allocation from the list and returns its range. Returns an empty range if there is
   // no such allocation.
@@ -83,7 +88,7 @@ class Memory {
   }
 
   std::mutex mutex_;
-  std::map<void*, Range> ranges_;
+  Ranges ranges_;
   std::uint64_t work_ = 0;  // number of operations that are enqueued but not complete
   bool closed_ = false;
   // False if EMULATED_GPU_OPEN is set. Memory then always stays accessible, because protecting it
@@ -97,33 +102,18 @@ Memory& memory() {
 }
 
 // Pinned host memory. Copies access it only when their stream reaches them.
-class Pinned {
- public:
-  void add(void* data, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    ranges_[data] = bytes;
-  }
-  void remove(void* data) {
-    const std::lock_guard lock(mutex_);
-    ranges_.erase(data);
-  }
-  bool has(const void* address) {
-    const std::lock_guard lock(mutex_);
-    const auto behind = ranges_.upper_bound(const_cast<void*>(address));
-    if (behind == ranges_.begin()) return false;
-    const auto& [data, bytes] = *std::prev(behind);
-    return address < static_cast<std::byte*>(data) + bytes;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<void*, std::size_t> ranges_;
+struct Pinned {
+  std::mutex mutex;
+  Ranges ranges;
 };
 Pinned& pinned() {
   static auto* const one = new Pinned;
   return *one;
 }
-bool is_pageable(const void* address) { return !memory().has(address) && !pinned().has(address); }
+bool is_pageable(const void* address) {
+  const std::lock_guard lock(pinned().mutex);
+  return !memory().has(address) && !has(pinned().ranges, address);
+}
 
 constexpr int devices = 8;
 thread_local int current_device = 0;
@@ -358,12 +348,14 @@ cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
   bring_up();
   *out = std::malloc(bytes);
   if (*out == nullptr) return give(cudaErrorMemoryAllocation);
-  pinned().add(*out, bytes);
+  const std::lock_guard lock(pinned().mutex);
+  pinned().ranges[*out] = {*out, bytes};
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) {
   bring_up();
-  pinned().remove(data);
+  const std::lock_guard lock(pinned().mutex);
+  pinned().ranges.erase(data);
   std::free(data);
   return cudaSuccess;
 }
@@ -406,10 +398,8 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   *stream = new CUstream_st;
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  bring_up();
-  *stream = new CUstream_st;
-  return cudaSuccess;
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   bring_up();

@@ -1,7 +1,5 @@
-// Fuzzes an importer, and passes every machine that the importer accepts to the functions that
-// inspect and print machines. None of these functions may fail.
-#pragma once
-
+// Fuzzes the importer FUZZED_IMPORTER, which CMakeLists.txt sets, and passes every machine that it
+// accepts to the functions that inspect and print machines. None of these functions may fail.
 #include <cstddef>
 #include <cstdlib>
 #include <string>
@@ -10,10 +8,8 @@
 #include "atoll/tooling/inspection.hpp"
 #include "inspect/importers/importer.hpp"
 
-namespace atoll_fuzz {
-
-inline int read_topology(const atoll::importers::Importer& source, const unsigned char* data,
-                         std::size_t size) {
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  const atoll::importers::Importer& source = atoll::importers::FUZZED_IMPORTER;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   source.recognises(text);
   try {
@@ -31,5 +27,3 @@ inline int read_topology(const atoll::importers::Importer& source, const unsigne
   }
   return 0;
 }
-
-}  // namespace atoll_fuzz
