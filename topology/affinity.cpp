@@ -21,6 +21,7 @@
 #include "affinity.hpp"
 #include "atoll/topology.hpp"
 #include "facts.hpp"
+#include "parse_number.hpp"
 #include "path_level.hpp"
 #include "pcie_rate.hpp"
 #include "wording.hpp"
@@ -33,9 +34,7 @@ using Nics = std::vector<const TopologyNic*>;
 bool is_rdma(const TopologyNic& nic) {
   if (!nic.layer.empty() && nic.layer != "ethernet") return true;
   if (get_fact(nic.facts, fact::rdma) == "yes") return true;
-  constexpr std::array sockets{"eth", "en", "bond", "ib", "wl", "hsn"};
-  return std::ranges::none_of(sockets,
-                              [&](const char* prefix) { return nic.name.starts_with(prefix); });
+  return !has_interface_name(nic);
 }
 
 std::vector<std::string> ids_of(const Nics& nics) {
@@ -63,6 +62,10 @@ int layer_rank(const TopologyNic& nic) {
 }
 
 }  // namespace
+
+bool has_interface_name(const TopologyNic& nic) {
+  return starts_with_any(nic.name, {"eth", "en", "bond", "ib", "wl", "hsn"});
+}
 
 bool may_be_active(const TopologyNic& nic) {
   return !nic.is_virtual && (nic.state.empty() || nic.state == "active");
@@ -349,20 +352,6 @@ std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology) {
     usable.push_back(least);
   }
   return usable;
-}
-
-std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic) {
-  Topology host;
-  for (const TopologyHost& one : topology.hosts)
-    if (one.id == nic.host) host.hosts.push_back(one);
-  std::size_t number = 0;
-  for (const TopologyNic& other : topology.nics) {
-    if (other.host != nic.host) continue;
-    if (&other == &nic || other.id == nic.id) number = host.nics.size();
-    host.nics.push_back(other);
-  }
-  if (host.nics.empty()) host.nics.push_back(nic);
-  return usable_gbyte_s(host)[number];
 }
 
 }  // namespace atoll_v1::atoll

@@ -1,4 +1,4 @@
-// Rules that the code for affinity, rails and the mesh uses to select NICs.
+// Rules that the code for affinity, rails and the mesh uses to select NICs, and what NICs reach.
 #pragma once
 
 #include <vector>
@@ -7,11 +7,18 @@
 
 namespace atoll_v1::atoll {
 
+// True if the NIC has a name that Linux gives to network interfaces, and not to RDMA devices.
+bool has_interface_name(const TopologyNic& nic);
+
 // True if the NIC is hardware and is not known to be down.
 bool may_be_active(const TopologyNic& nic);
 
 // Returns the NICs of a host that may be up (none is known to be down) and that belong to the
 // fabric that joins the hosts.
 std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics);
+
+// Returns the share of the NICs' bandwidth that all_gathers of 512 MB reach over at least two hosts:
+// the mean for 256 MB and 1 GB in the table of collective_time.cpp.
+double nic_efficiency(int hosts);
 
 }  // namespace atoll_v1::atoll

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "affinity.hpp"
 #include "atoll/tooling/fabric_model.hpp"
-#include "nic_efficiency.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

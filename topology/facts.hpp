@@ -113,6 +113,8 @@ std::optional<double> number_fact(const Facts& facts, std::string_view name);
 // of an idle link.
 bool is_momentary(std::string_view name) noexcept;
 
+inline std::string_view yes_no(bool value) { return value ? "yes" : "no"; }
+
 // Adds a fact. Keeps an existing value, and ignores an empty one.
 inline void set_fact(Facts& facts, std::string_view name, std::string_view value) {
   if (!value.empty()) facts.try_emplace(std::string(name), value);

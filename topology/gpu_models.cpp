@@ -41,11 +41,6 @@ constexpr std::array models{
     GpuModel{"NVIDIA L4", never, 0, 0, 0, 121, 30.3},
     GpuModel{"NVIDIA L2", never},
     GpuModel{"Ada Generation", never},
-    GpuModel{"RTX 5090", never},
-    GpuModel{"RTX 5080", never},
-    GpuModel{"RTX 5070", never},
-    GpuModel{"RTX 5060", never},
-    GpuModel{"RTX 5050", never},
     GpuModel{"RTX 40", never},
     // Ampere: 12 NVLinks of 25 GB/s, but 8 on the A800, and 4 on the A30 and on graphics cards.
     GpuModel{"A100", possible, 3, 12, 25, 312, 19.5},
@@ -72,6 +67,7 @@ constexpr std::array models{
     GpuModel{"RTX 8000", possible, 2, 2, 25},
     GpuModel{"RTX 6000", possible, 2, 2, 25},
     GpuModel{"RTX 5000", possible, 2, 2, 25},
+    GpuModel{"RTX 50", never},  // GeForce, of Blackwell
     // Pascal and older GPUs.
     GpuModel{"P100-PCIE", never},
     GpuModel{"P100", possible, 1, 4, 20},

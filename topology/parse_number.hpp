@@ -1,11 +1,14 @@
-// Parsing of numbers and versions.
+// Parsing of texts: numbers, versions, words and prefixes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace atoll_v1::atoll {
 
@@ -49,6 +52,29 @@ inline std::array<int, 3> parse_version(std::string_view text) {
     text.remove_prefix(1);
   }
   return version;
+}
+
+// Calls take(word) for each word between separators. Neighbouring separators count as one.
+template <class Take>
+void each_word(std::string_view text, std::string_view separators, const Take& take) {
+  for (std::size_t at = text.find_first_not_of(separators); at != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find_first_of(separators, at), text.size());
+    take(text.substr(at, end - at));
+    at = text.find_first_not_of(separators, end);
+  }
+}
+
+inline std::vector<std::string_view> words_of(std::string_view text,
+                                              std::string_view separators = " ") {
+  std::vector<std::string_view> words;
+  each_word(text, separators, [&](std::string_view word) { words.push_back(word); });
+  return words;
+}
+
+inline bool starts_with_any(std::string_view text,
+                            std::initializer_list<std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes,
+                             [&](std::string_view prefix) { return text.starts_with(prefix); });
 }
 
 }  // namespace atoll_v1::atoll

@@ -3,11 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 
 namespace atoll_v1::atoll {
 
 // Transfer rates of a lane in GT/s, by PCIe generation.
-inline constexpr std::array pcie_rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
+inline constexpr std::array pcie_rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0};
+// GT/s of a generation; 0 for an unknown one.
+constexpr double pcie_gt_s(std::size_t generation) {
+  return generation > 0 && generation <= pcie_rates.size() ? pcie_rates[generation - 1] : 0;
+}
 inline bool is_pcie_rate(double gt_s) {
   return std::ranges::find(pcie_rates, gt_s) != pcie_rates.end();
 }

@@ -96,13 +96,10 @@ using Counts = std::map<std::string_view, std::uint64_t>;
 // Parses a fact such as "symbol_error 12, link_downed 3"; counters of 0 are left out.
 Counts counts_in(std::string_view text) {
   Counts counts;
-  while (!text.empty()) {
-    const std::string_view entry = text.substr(0, text.find(", "));
-    text.remove_prefix(std::min(entry.size() + 2, text.size()));
-    const std::size_t space = entry.find(' ');
-    if (space == std::string_view::npos) continue;
-    if (const auto count = parse_number<std::uint64_t>(entry.substr(space + 1)))
-      counts[entry.substr(0, space)] = *count;
+  for (const std::string_view entry : words_of(text, ",")) {
+    const std::vector<std::string_view> words = words_of(entry);
+    if (words.size() != 2) continue;
+    if (const auto count = parse_number<std::uint64_t>(words[1])) counts[words[0]] = *count;
   }
   return counts;
 }

@@ -1,26 +1,20 @@
 // Discovery of this host from all live sources, and merging of topologies.
 #include "atoll/topology.hpp"
 
-#include <unistd.h>
-
 #include <array>
 #include <set>
 
 #include "gpu_models.hpp"
+#include "sources/small_file.hpp"
 #include "sources/source.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-std::string host_name() {
-  std::array<char, 256> buffer{};
-  if (gethostname(buffer.data(), buffer.size() - 1) != 0) return "localhost";
-  return buffer.data();
-}
-
 topology_sources::LiveRequest request_for(std::string_view host_id) {
   topology_sources::LiveRequest request;
-  request.host_name = host_name();
+  request.host_name = topology_sources::first_line(request.procfs / "sys/kernel/hostname");
+  if (request.host_name.empty()) request.host_name = "localhost";
   request.host_id = host_id.empty() ? request.host_name : std::string(host_id);
   return request;
 }

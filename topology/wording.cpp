@@ -129,6 +129,12 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
+std::string hex_digits(std::string_view text) {
+  std::string digits = lower_case(text);
+  if (digits.starts_with("0x")) digits.erase(0, 2);
+  return digits.find_first_not_of("0123456789abcdef") == std::string::npos ? digits : "";
+}
+
 std::string_view name(Severity severity) noexcept {
   constexpr std::array<std::string_view, 3> names{"info", "warning", "error"};
   return names[static_cast<std::size_t>(severity)];

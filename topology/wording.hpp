@@ -46,6 +46,8 @@ std::string with_name(std::string command, std::string_view word, std::string_vi
 
 std::string_view trimmed(std::string_view text) noexcept;
 std::string lower_case(std::string_view text);
+// Removes "0x" from a hexadecimal number: "030200" for "0x030200"; "" for any other text.
+std::string hex_digits(std::string_view text);
 
 // Spells the name of a fabric: "nvlink" -> "NVLink".
 std::string_view fabric_name(std::string_view fabric) noexcept;

@@ -204,11 +204,8 @@ ATOLL_API std::vector<Affinity> find_affinity(const Topology& topology);
 // node, or of the host if the node has none. Ranks of a node share its NICs.
 ATOLL_API Affinity find_cpu_affinity(const Topology& topology, std::string_view host, int numa);
 
-// Bandwidth of a NIC in GB/s: the minimum of the rates of its port, its PCIe link and its share of
-// the adapter. Empty when none of these rates is known.
-ATOLL_API std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic);
-// Bandwidth of every NIC, in the order of Topology::nics. For many NICs of a
-// large cluster, one call is faster than a call for each NIC.
+// Bandwidth of every NIC in GB/s, in the order of Topology::nics: the minimum of the rates of its
+// port, its PCIe link and its share of the adapter. Empty when none of these rates is known.
 ATOLL_API std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
 
 // Returns findings about counters of network ports that rose during a run: errors of the link, lost

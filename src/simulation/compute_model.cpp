@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
+#include <regex>
 #include <utility>
 
 #include "atoll/topology.hpp"
@@ -77,37 +77,13 @@ const std::array<ComputeModel, 10>& compute_models() {
   return models;
 }
 
-bool is_decimal(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
-
-// Returns the words of a name in lower case, with `separator` between them.
-std::string words_of(std::string_view name, std::string_view separator) {
-  std::string words;
-  bool is_between = false;
-  for (const char c : name) {
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0) {
-      is_between = !words.empty();
-      continue;
-    }
-    if (std::exchange(is_between, false)) words += separator;
-    words += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return words;
-}
-
-// Whether a word of `text` begins at `at`, or the text behind a count, as in "8xH100".
-bool is_begin(std::string_view text, std::size_t at) {
-  if (at == 0 || text[at - 1] == ' ') return true;
-  return at >= 2 && text[at - 1] == 'x' && is_decimal(text[at - 2]);
-}
-
-// Whether `text` has the words `known`. Letters may follow, as in "A100SXM", but no digits: an A1000
-// is no A100.
-bool has_words(std::string_view text, std::string_view known) {
-  for (std::size_t at = text.find(known); at != text.npos; at = text.find(known, at + 1)) {
-    const std::size_t end = at + known.size();
-    if (is_begin(text, at) && (end == text.size() || !is_decimal(text[end]))) return true;
-  }
-  return false;
+// Whether a text has the words of `name`, separated or not, in any case: "h100 pcie", "h100pcie" and
+// "8xh100-pcie" have those of "H100-PCIe". Letters may follow, as in "a100sxm", but no digits: an
+// A1000 is no A100.
+bool has_words(const std::string& text, std::string_view name) {
+  std::string pattern = "(^|[^a-z0-9]|[0-9]x)";
+  for (const char c : name) pattern += c == '-' ? "[^a-z0-9]*" : std::string(1, c);
+  return std::regex_search(text, std::regex(pattern + "(?![0-9])", std::regex::icase));
 }
 
 // A tile of a product, and the rate that it reaches as a part of the best. The rates and lost_k are
@@ -134,12 +110,11 @@ double tiled_share(const ComputeModel& model, double m, double n, double k) {
 }  // namespace
 
 const ComputeModel& find_compute_model(std::string_view name) {
-  const std::string wanted = words_of(name, " ");
+  constexpr std::size_t longest_name = 256;  // since matching recurses
+  const std::string text(name.substr(0, longest_name));
   const ComputeModel* found = nullptr;
   for (const ComputeModel& model : compute_models()) {
-    if (!has_words(wanted, words_of(model.name, " ")) &&
-        !has_words(wanted, words_of(model.name, "")))
-      continue;
+    if (!has_words(text, model.name)) continue;
     // The longest name wins: "A100-40GB" before "A100".
     if (!found || model.name.size() > found->name.size()) found = &model;
   }

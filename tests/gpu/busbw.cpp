@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "job.hpp"
-#include "pairs.hpp"
 #include "sweep.hpp"
 #include "thread_ranks.hpp"
+#include "verdict.hpp"
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "atoll/topology.hpp"
-#include "sources/hwloc_graph.hpp"
 #include "sources/hwloc_loaded.hpp"
+#include "sources/hwloc_machine.hpp"
 
 namespace hwloc_machines {
 

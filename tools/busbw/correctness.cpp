@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 namespace busbw {
@@ -103,75 +105,59 @@ double combine(Op op, double sum, double value, int rank) {
   return sum;
 }
 
-template <class T>
-void store(std::byte* at, T value) {
-  std::memcpy(at, &value, sizeof value);
-}
-
-template <class T>
-T load(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-void encode(DType dtype, double value, std::byte* at) {
+// Calls visit(T()) with the type T of C++ for an element type.
+template <class Visit>
+auto with_type(DType dtype, const Visit& visit) {
   switch (dtype) {
     case DType::f32:
-      return store(at, static_cast<float>(value));
+      return visit(float());
     case DType::bf16:
-      return store(at, atoll::to_bfloat16(static_cast<float>(value)));
+      return visit(atoll::bfloat16());
     case DType::f16:
-      return store(at, atoll::to_float16(static_cast<float>(value)));
+      return visit(atoll::float16());
     case DType::f64:
-      return store(at, value);
+      return visit(double());
     case DType::i32:
-      return store(at, static_cast<std::int32_t>(value));
+      return visit(std::int32_t());
     case DType::i64:
-      return store(at, static_cast<std::int64_t>(value));
+      return visit(std::int64_t());
+    case DType::i8:
+      return visit(std::int8_t());
+    case DType::u16:
+      return visit(std::uint16_t());
+    case DType::u32:
+      return visit(std::uint32_t());
+    case DType::u64:
+      return visit(std::uint64_t());
     case DType::u8:
     case DType::f8e4m3:  // atoll-busbw does not measure the 8-bit floating-point types
     case DType::f8e5m2:
-      return store(at, static_cast<std::uint8_t>(value));
-    case DType::i8:
-      return store(at, static_cast<std::int8_t>(value));
-    case DType::u16:
-      return store(at, static_cast<std::uint16_t>(value));
-    case DType::u32:
-      return store(at, static_cast<std::uint32_t>(value));
-    case DType::u64:
-      return store(at, static_cast<std::uint64_t>(value));
+      break;
   }
+  return visit(std::uint8_t());
+}
+
+void encode(DType dtype, double value, std::byte* at) {
+  with_type(dtype, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::same_as<T, atoll::bfloat16>)
+      element = atoll::to_bfloat16(static_cast<float>(value));
+    else if constexpr (std::same_as<T, atoll::float16>)
+      element = atoll::to_float16(static_cast<float>(value));
+    else
+      element = static_cast<T>(value);
+    std::memcpy(at, &element, sizeof element);
+  });
 }
 
 double decode(DType dtype, const std::byte* at) {
-  switch (dtype) {
-    case DType::f32:
-      return static_cast<double>(load<float>(at));
-    case DType::bf16:
-      return static_cast<double>(atoll::to_float(load<atoll::bfloat16>(at)));
-    case DType::f16:
-      return static_cast<double>(atoll::to_float(load<atoll::float16>(at)));
-    case DType::f64:
-      return load<double>(at);
-    case DType::i32:
-      return load<std::int32_t>(at);
-    case DType::i64:
-      return static_cast<double>(load<std::int64_t>(at));
-    case DType::u8:
-    case DType::f8e4m3:
-    case DType::f8e5m2:
-      return load<std::uint8_t>(at);
-    case DType::i8:
-      return load<std::int8_t>(at);
-    case DType::u16:
-      return load<std::uint16_t>(at);
-    case DType::u32:
-      return load<std::uint32_t>(at);
-    case DType::u64:
-      return static_cast<double>(load<std::uint64_t>(at));
-  }
-  return std::nan("");
+  return with_type(dtype, [&](auto element) {
+    std::memcpy(&element, at, sizeof element);
+    if constexpr (std::is_arithmetic_v<decltype(element)>)
+      return static_cast<double>(element);
+    else
+      return static_cast<double>(atoll::to_float(element));
+  });
 }
 
 struct Precision {

@@ -8,8 +8,8 @@
 #include "atoll/finding.hpp"
 #include "job.hpp"
 #include "options.hpp"
-#include "pairs.hpp"
 #include "sweep.hpp"
+#include "verdict.hpp"
 
 namespace busbw {
 

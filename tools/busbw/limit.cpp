@@ -92,11 +92,10 @@ bool joins_hosts(const atoll::TopologyNic& nic, std::string_view host_id) {
 }
 
 std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id) {
+  const auto usable = atoll::usable_gbyte_s(topology);
   std::optional<double> sum;
-  for (const atoll::TopologyNic& nic : topology.nics) {
-    if (!joins_hosts(nic, host_id)) continue;
-    if (const auto rate = atoll::usable_gbyte_s(topology, nic)) sum = sum.value_or(0) + *rate;
-  }
+  for (std::size_t i = 0; i < usable.size(); ++i)
+    if (joins_hosts(topology.nics[i], host_id) && usable[i]) sum = sum.value_or(0) + *usable[i];
   return sum;
 }
 

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <span>
@@ -15,10 +16,9 @@
 #include "documents.hpp"
 #include "job.hpp"
 #include "options.hpp"
-#include "pairs.hpp"
-#include "ports.hpp"
 #include "sweep.hpp"
 #include "tune.hpp"
+#include "verdict.hpp"
 
 namespace {
 
@@ -79,11 +79,22 @@ std::string memory_line(const busbw::Sweep& sweep) {
                      busbw::human_bytes(static_cast<std::uint64_t>(usage.ru_maxrss) << 10U));
 }
 
+// Returns findings about counters of ports that rose since `before` was discovered, and prints them
+// on rank 0. Collective.
+std::vector<atoll::Finding> judge_ports(atoll::World& world, const atoll::Topology& before) {
+  auto findings = atoll::compare_ports(before, atoll::Topology::discover_ports(world));
+  if (world.rank() == 0) {
+    fmt::print("{}", busbw::port_lines(findings));
+    std::fflush(stdout);  // print before other ranks exit, since a launcher may then end this one
+  }
+  return findings;
+}
+
 int measure(atoll::World& world, const Options& options, const busbw::CommandLine& command) {
   Job job(world, options);
   if (options.pairs > 0) {
     const auto report = busbw::measure_pairs(job, options);
-    const auto ports = busbw::judge_ports(world, job.topology);
+    const auto ports = judge_ports(world, job.topology);
     if (job.is_root() && !options.json.empty())
       busbw::write_file(options.json, busbw::to_json(command, job, options, report, ports));
     // Scripts must not mistake a missing verdict for success.
@@ -102,7 +113,7 @@ int measure(atoll::World& world, const Options& options, const busbw::CommandLin
     is_good = is_good && table.is_good();
     judged += table.expectation ? static_cast<std::size_t>(table.expectation->judged) : 0;
   }
-  const auto ports = busbw::judge_ports(world, job.topology);
+  const auto ports = judge_ports(world, job.topology);
   if (job.is_root()) {
     if (options.memory_report > 0) fmt::print("{}", memory_line(sweep));
     if (!options.json.empty())

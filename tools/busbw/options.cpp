@@ -10,7 +10,6 @@
 
 #include "atoll/error.hpp"
 #include "cli/cli.hpp"
-#include "cli/numbers.hpp"
 
 namespace busbw {
 namespace {

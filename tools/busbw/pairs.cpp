@@ -1,4 +1,4 @@
-#include "pairs.hpp"
+#include "verdict.hpp"
 
 #include <fmt/format.h>
 #include <sys/syscall.h>

@@ -223,4 +223,11 @@ Expectation expect(std::span<const Row> rows, double share) {
   return result;
 }
 
+std::string port_lines(std::span<const atoll::Finding> findings) {
+  std::string text;
+  for (const atoll::Finding& finding : findings)
+    text += fmt::format("# {}: {}\n", name(finding.severity), to_line(finding));
+  return text;
+}
+
 }  // namespace busbw

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "atoll/finding.hpp"
 #include "collective.hpp"
 #include "limit.hpp"
 
@@ -83,6 +84,9 @@ struct Expectation {
   std::string text;
 };
 Expectation expect(std::span<const Row> rows, double share);
+
+// Returns a comment line for each finding about a network port.
+std::string port_lines(std::span<const atoll::Finding> findings);
 
 // Formats a number in at most `width` characters, as nccl-tests does: "1234.50", but "123456.1"
 // becomes "123456".

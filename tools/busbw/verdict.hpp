@@ -1,4 +1,4 @@
-// Finds what is slow from the bandwidth between all pairs of ranks. Pure functions.
+// Measures the bandwidth between all pairs of ranks, and finds what is slow. Finding is pure.
 //
 // Entries inside hosts and entries between hosts are two classes. Each entry is compared with the
 // upper quartile of its class, which is a good entry as long as a quarter of them is good (one slow
@@ -8,6 +8,7 @@
 // explains. Entries of a named cause are not used again.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -55,5 +56,23 @@ std::vector<std::vector<Pair>> plan_rounds(const std::vector<int>& host);
 
 std::string matrix_text(const Matrix& matrix);
 std::string verdict_text(const PairVerdict& verdict);
+
+// --- pairs.cpp: the measurement, which is not pure ---
+
+struct Job;
+struct Options;
+
+struct PairReport {
+  std::uint64_t bytes = 0;  // bytes of a message
+  Matrix gbyte_s = {};
+  PairVerdict verdict = {};
+  bool is_judged = true;  // false when a host has more ranks than cores
+};
+
+// Measures the bandwidth between all ranks, in the order of the mesh. While an ordered pair is
+// measured, its hosts do nothing else. After warm-ups, the sender sends iterations x batch messages
+// of -e bytes and waits for the receiver's answer; the best of three trials counts. Prints on rank
+// 0. Collective; all ranks get the same result.
+PairReport measure_pairs(Job& job, const Options& options);
 
 }  // namespace busbw

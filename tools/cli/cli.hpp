@@ -1,12 +1,17 @@
-// The common part of all command lines: --version, the manual page, and the completion for bash.
-// The page and the completion are made from the declarations of the options, as is --help.
+// The common part of all command lines: --version, the manual page, and the completion for bash, which
+// are made from the declarations of the options, as is --help; configuration files; errors; numbers.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace CLI {
 class App;
-}
+class Error;
+class Option;
+}  // namespace CLI
 
 namespace cli {
 
@@ -24,5 +29,42 @@ std::string manual_page(const CLI::App& app);
 // Returns a script that completes the names of options, and the values of options that have a list
 // of them. bash completes other words as file names.
 std::string bash_completion(const CLI::App& app);
+
+// --- config_file.cpp: files with the flags of a command line, as TOML (https://toml.io) ---
+
+// Adds --config FILE: each line NAME = VALUE sets the option --NAME, and the command line overrides
+// it. For a file that is not TOML, an unknown name, a table, or a list for an option with one
+// value, parsing throws CLI::Error, as for wrong flags; the text names the line.
+CLI::Option* add_config_option(CLI::App& app);
+
+// Returns a file for --config, from a parsed app: a line for each option that was given, and after
+// them the other options as comments with their default values.
+std::string config_text(const CLI::App& app);
+
+// --- complaint.cpp: the line that a program prints for a wrong command line ---
+
+// A flag of other programs, without hyphens and in lower case, with "-" between words, and ours.
+struct ForeignName {
+  std::string_view theirs;
+  std::string_view ours;
+};
+
+// Returns what is wrong. For an unknown flag it suggests the flag that `foreign` gives for its
+// name, or the one with the most similar name.
+std::string complaint(const CLI::App& app, const CLI::Error& error,
+                      std::span<const ForeignName> foreign = {});
+
+// --- numbers.cpp: numbers as people write them ---
+
+// A transform() of CLI11: turns "16G", "1.5 GiB" or "4096" into a number of bytes. The units b, k,
+// m, g and t, in any case and also as "kb" or "KiB", are powers of 1024. A fraction of a byte is
+// cut off. Throws CLI::ValidationError for other texts.
+std::string as_bytes(const std::string& text);
+
+// A check() of CLI11 for finite numbers, since CLI::Range takes NaN and has six decimals. `must`
+// completes the error "5 must be ...".
+using Check = std::function<std::string(const std::string&)>;
+Check number(std::function<bool(double)> fits, std::string must);
+Check at_least(double least);
 
 }  // namespace cli

@@ -1,4 +1,4 @@
-#include "cli/complaint.hpp"
+#include "cli/cli.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "cli/config_file.hpp"
+#include "cli/cli.hpp"
 
 #include <fmt/format.h>
 #include <toml++/toml.h>

@@ -1,4 +1,4 @@
-#include "cli/numbers.hpp"
+#include "cli/cli.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "plan/advice.hpp"
+#include "plan/output.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -7,7 +7,6 @@
 
 #include "atoll/fsdp.hpp"
 #include "cli/cli.hpp"
-#include "cli/numbers.hpp"
 #include "fail.hpp"
 
 namespace plan {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/planner.hpp"
 #include "atoll/error.hpp"
-#include "cli/complaint.hpp"
+#include "atoll/planner.hpp"
+#include "cli/cli.hpp"
 #include "fail.hpp"
 #include "json_reader.hpp"
 #include "model/hf_config.hpp"
@@ -67,11 +67,8 @@ train::ModelConfig model_of(const Flags& f) {
   }
   if (f.hidden > 0) model.hidden = f.hidden;
   if (f.heads > 0) model.heads = f.heads;
-  if (f.kv_heads > 0) {
-    model.kv_heads = f.kv_heads;
-  } else if (f.heads > 0) {
-    model.kv_heads = f.heads;
-  }
+  if (f.heads > 0) model.kv_heads = f.heads;
+  if (f.kv_heads > 0) model.kv_heads = f.kv_heads;
   if (f.ffn > 0) model.ffn = f.ffn;
   if (f.hidden > 0 || f.heads > 0) {
     train::require(model.hidden % model.heads == 0, "--hidden {}: not a multiple of {} heads",
@@ -181,23 +178,14 @@ plan::Job job_of(const Flags& f) {
 }
 
 plan::SearchSpace space_of(const Flags& f) {
+  using train::Recompute;
   plan::SearchSpace space;
-  if (f.strategy == "auto") {
-    space.strategies = fsdp::every_strategy();
-  } else {
-    space.strategies = {fsdp::strategy_from_name(f.strategy)};
-  }
-  if (f.recompute == "auto") {
-    space.recomputes = {train::Recompute::none, train::Recompute::selective,
-                        train::Recompute::full};
-  } else {
-    space.recomputes = {recompute_from(f.recompute)};
-  }
-  if (f.micro_batch > 0) {
-    space.micro_batches = {f.micro_batch};
-  } else {
-    space.micro_batches = {1, 2, 4, 8};
-  }
+  space.strategies = fsdp::every_strategy();
+  if (f.strategy != "auto") space.strategies = {fsdp::strategy_from_name(f.strategy)};
+  space.recomputes = {Recompute::none, Recompute::selective, Recompute::full};
+  if (f.recompute != "auto") space.recomputes = {recompute_from(f.recompute)};
+  space.micro_batches = {1, 2, 4, 8};
+  if (f.micro_batch > 0) space.micro_batches = {f.micro_batch};
   space.global_batch = f.global_batch;
   if (f.prefetch == "auto") space.prefetches = {1, 2, 4};
   if (f.dtype == "auto") space.dtypes = {atoll::DType::bf16, atoll::DType::f32};

@@ -6,12 +6,10 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "fail.hpp"
-#include "plan/advice.hpp"
 #include "plan/measure.hpp"
 
 namespace plan {

@@ -1,9 +1,8 @@
-#include "plan/page.hpp"
+#include "plan/output.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "atoll/trace.hpp"

@@ -188,22 +188,12 @@ Scaling scaling_of(const Candidate& best, const SearchSpace& space) {
   return scaling;
 }
 
-int Scaling::fewest_hosts() const {
-  for (std::size_t i = 0; i < hosts.size(); ++i)
-    if (best[i].prediction.fits) return hosts[i];
-  return 0;
-}
-
-double Scaling::tokens_per_s_of_host() const {
-  for (std::size_t i = 0; i < hosts.size(); ++i)
-    if (best[i].prediction.fits) return best[i].prediction.tokens_per_s / hosts[i];
-  return 0;
-}
-
 std::string growth(const Scaling& scaling) {
   if (scaling.hosts.size() < 2) return "--growth: there is only one number of hosts to try\n";
   std::string text = "tokens/s by hosts, each with its best settings:\n";
-  const double one = scaling.tokens_per_s_of_host();
+  // Of a host, on the fewest hosts on which the job fits.
+  double one = 0;
+  int fewest = 0;
   double before = 0;
   int worth = 0, hosts_before = 0;
   bool wasted = false;
@@ -213,6 +203,10 @@ std::string growth(const Scaling& scaling) {
     if (!p.fits) {
       text += fmt::format("{:>7}  does not fit\n", hosts);
       continue;
+    }
+    if (fewest == 0) {
+      fewest = hosts;
+      one = p.tokens_per_s / hosts;
     }
     text +=
         fmt::format("{:>7} {:>14.0f} {:>6.1f} % of linear  {} {}x{}, {} rows x {}, recompute {}\n",
@@ -228,7 +222,7 @@ std::string growth(const Scaling& scaling) {
   if (wasted)
     text += fmt::format(
         "Beyond {} host(s), a further host adds less than half of the tokens/s of a host on {}.\n",
-        worth, scaling.fewest_hosts());
+        worth, fewest);
   return text;
 }
 

@@ -47,10 +47,6 @@ std::string_view name(train::Recompute recompute);
 struct Scaling {
   std::vector<int> hosts{};
   std::vector<Candidate> best{};
-
-  // The fewest hosts on which the job fits, and the tokens/s of one of them; 0 if it fits on none.
-  int fewest_hosts() const;
-  double tokens_per_s_of_host() const;
 };
 
 // Searches on 1, 2, 4, ... hosts, up to those of `best`, which is the result of a search on all of

@@ -20,7 +20,7 @@
 #include "atoll/tooling/load.hpp"
 #include "atoll/world.hpp"
 #include "options.hpp"
-#include "top.hpp"
+#include "top_report.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "top.hpp"
+#include "top_report.hpp"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -17,7 +17,6 @@
 
 #include "atoll/error.hpp"
 #include "atoll/tooling/observer.hpp"
-#include "top_report.hpp"
 
 namespace topo {
 namespace {

@@ -1,10 +1,12 @@
-// Formats the output of --top: a table, or a line of JSON.
+// Watches a running job (--top), and formats what it shows: a table, or a line of JSON.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "atoll/config.hpp"
 #include "atoll/tooling/observer.hpp"
+#include "options.hpp"
 
 namespace topo {
 
@@ -24,5 +26,12 @@ struct View {
 std::string table_of(const View& view, const Limits& limits);
 std::string json_of(const View& view);
 std::string json_of(const std::string& end);  // the last line: the reason for the end
+
+// --- top.cpp ---
+
+// Prints what the ranks do until the job ends, the requested number of times is reached, or the
+// user interrupts. Returns the exit status: 0, or 1 if the job has failed. Throws the errors of
+// atoll::Observer.
+int watch(const TopOptions& options, const atoll::Config& config);
 
 }  // namespace topo

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/complaint.hpp"
+#include "cli/cli.hpp"
 #include "fail.hpp"
 #include "html/document.hpp"
 #include "page/compare.hpp"

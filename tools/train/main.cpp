@@ -17,9 +17,6 @@
 
 #include "atoll/world.hpp"
 #include "cli/cli.hpp"
-#include "cli/complaint.hpp"
-#include "cli/config_file.hpp"
-#include "cli/numbers.hpp"
 #include "commands.hpp"
 #include "fail.hpp"
 #include "loop/flags.hpp"

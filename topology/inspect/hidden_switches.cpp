@@ -1,4 +1,4 @@
-#include "inspect/hidden_switches.hpp"
+#include "inspect/derived.hpp"
 
 #include <fmt/format.h>
 

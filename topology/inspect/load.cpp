@@ -11,7 +11,7 @@
 #include <map>
 
 #include "gpu_models.hpp"
-#include "inspect/hidden_switches.hpp"
+#include "inspect/derived.hpp"
 #include "inspect/importers/importer.hpp"
 
 namespace atoll_v1::atoll {

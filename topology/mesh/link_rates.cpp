@@ -1,4 +1,4 @@
-#include "mesh/link_rates.hpp"
+#include "mesh/planning.hpp"
 
 #include <algorithm>
 #include <string_view>

@@ -3,7 +3,7 @@
 //
 // Idea: with all ranks, the shard axis either divides every island, and is often short, or it
 // crosses islands. Without a few ranks the islands may be equal again. The modelled communication
-// time of a step (step_model.hpp) decides. Steps:
+// time of a step (step_model.cpp) decides. Steps:
 //   1. consider the shard axes that use all ranks: the divisors of the number of ranks. If the size
 //      of the model is known, its memory must suffice. Otherwise memory sets no lower limit, and no
 //      sharding at all would communicate least; so the axis must be at least half the largest

@@ -1,18 +1,24 @@
 // Describes the surroundings of this process: kernel, container, limits and NCCL settings.
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <optional>
+#include <sstream>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "facts.hpp"
 #include "parse_number.hpp"
-#include "sources/left_behind.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
@@ -33,16 +39,66 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-std::string_view yes_no(bool value) { return value ? "yes" : "no"; }
+// --- shared memory that jobs left behind when they died ---
 
-// Calls use(line) for each line of the text until it returns false.
-template <class Use>
-void for_each_line(std::string_view text, Use use) {
-  while (!text.empty()) {
-    const auto end = text.find('\n');
-    if (!use(text.substr(0, end)) || end == std::string_view::npos) return;
-    text.remove_prefix(end + 1);
+// Beginnings of the names that atoll (before its inboxes became anonymous memory), NCCL and Open
+// MPI give to shared memory.
+constexpr std::array<std::string_view, 4> prefixes = {"atoll-", "nccl-", "vader_segment.",
+                                                      "sm_segment."};
+constexpr std::size_t longest_name = 200;
+constexpr std::size_t most_names = 256;
+constexpr std::time_t least_age = 60;  // seconds
+
+bool is_ours(std::string_view name) {
+  constexpr std::string_view letters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+  return name.size() <= longest_name && name.find_first_not_of(letters) == std::string_view::npos &&
+         std::ranges::any_of(prefixes, [&](std::string_view p) { return name.starts_with(p); });
+}
+
+bool is_number(std::string_view name) {
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Removes the files that a process maps. A line of /proc/PID/maps is "ADDRESSES PERMISSIONS OFFSET
+// DEVICE INODE PATH", see proc(5); other file systems may have the same inode, which only hides a
+// finding.
+void keep_unmapped(const std::filesystem::path& maps, std::map<unsigned long, std::string>& files) {
+  std::ifstream file(maps);
+  for (std::string line; !files.empty() && std::getline(file, line);) {
+    std::istringstream fields(line);
+    std::string skipped;
+    unsigned long inode = 0;
+    if (fields >> skipped >> skipped >> skipped >> skipped >> inode) files.erase(inode);
   }
+}
+
+// Returns the names in /dev/shm that jobs of atoll, NCCL or Open MPI have made and that no process
+// maps any more, separated by spaces, or "none". Considers only files of this user, or of all users
+// for root, because other processes are not visible; files of the last minute may belong to a job
+// that is starting. Returns "" if /dev/shm cannot be read. Processes in other PID namespaces are
+// not visible either.
+std::string left_in_shared_memory(const LiveRequest& request) {
+  const auto folder = request.dev / "shm";
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return "";
+  std::map<unsigned long, std::string> files;  // by inode
+  for (const std::string& name : entries(folder)) {
+    if (!is_ours(name) || ::lstat((folder / name).c_str(), &status) != 0) continue;
+    const bool is_visible = ::geteuid() == 0 || status.st_uid == ::geteuid();
+    if (S_ISREG(status.st_mode) && is_visible && status.st_mtime + least_age < std::time(nullptr))
+      files.emplace(status.st_ino, name);
+  }
+  if (files.empty()) return "none";
+  for (const std::string& process : entries(request.procfs)) {
+    if (is_number(process)) keep_unmapped(request.procfs / process / "maps", files);
+  }
+  std::string names;
+  std::size_t count = 0;
+  for (const auto& [inode, name] : files) {
+    if (++count <= most_names) names += (names.empty() ? "" : " ") + name;
+  }
+  return names.empty() ? "none" : names;
 }
 
 class Surroundings {
@@ -74,14 +130,12 @@ class Surroundings {
 
   // x86 processors show a flag under a hypervisor. Other processors do not report it.
   std::string_view virtual_machine() const {
-    const auto text = read_start(request_.procfs / "cpuinfo", std::size_t{64} << 10);
-    std::string_view answer;
-    for_each_line(text ? *text : "", [&](std::string_view line) {
-      if (!line.starts_with("flags")) return true;
-      answer = yes_no(fmt::format("{} ", line).find(" hypervisor ") != std::string::npos);
-      return false;
-    });
-    return answer;
+    const std::string text =
+        read_start(request_.procfs / "cpuinfo", std::size_t{64} << 10).value_or("");
+    for (const std::string_view line : words_of(text, "\n"))
+      if (line.starts_with("flags"))
+        return yes_no(fmt::format("{} ", line).find(" hypervisor ") != std::string::npos);
+    return "";
   }
 
   // Container engines leave environment variables, an overlay root file system, or control groups
@@ -94,19 +148,15 @@ class Surroundings {
     const auto groups = read_start(request_.procfs / "1/cgroup", largest_proc_file);
     if (!mounts && !groups) return "";
     bool is_inside = false;
-    for_each_line(mounts ? *mounts : "", [&](std::string_view line) {
-      // The form of a line in mountinfo is "id parent major:minor root MOUNTPOINT options ... -
-      // TYPE source options".
-      const auto type = line.find(" - ");
-      std::string_view field = line;
-      for (int i = 0; i < 4 && !field.empty(); ++i) {
-        const auto blank = field.find(' ');
-        field = blank == std::string_view::npos ? std::string_view() : field.substr(blank + 1);
-      }
-      is_inside = is_inside || (field.starts_with("/ ") && type != std::string_view::npos &&
-                                line.substr(type + 3).starts_with("overlay "));
-      return !is_inside;
-    });
+    // A line of mountinfo is "id parent major:minor root MOUNTPOINT options ... - TYPE source
+    // options".
+    for (const std::string_view line : words_of(mounts ? *mounts : std::string_view(), "\n")) {
+      const std::size_t type = line.find(" - ");
+      const auto fields = words_of(line);
+      is_inside =
+          is_inside || (fields.size() > 4 && fields[4] == "/" && type != std::string_view::npos &&
+                        line.substr(type + 3).starts_with("overlay "));
+    }
     for (const std::string_view word : {"docker", "kubepods", "containerd", "libpod", "/lxc"})
       is_inside = is_inside || (groups && groups->find(word) != std::string::npos);
     return yes_no(is_inside);
@@ -176,14 +226,10 @@ class Surroundings {
 
   // Returns the first word that consists of digits and dots.
   static std::string_view version_in(std::string_view line) {
-    while (!line.empty()) {
-      const auto end = std::min(line.find(' '), line.size());
-      const std::string_view word = line.substr(0, end);
+    for (const std::string_view word : words_of(line))
       if (word.find('.') != std::string_view::npos && word.front() != '.' && word.back() != '.' &&
           word.find_first_not_of("0123456789.") == std::string_view::npos)
         return word;
-      line.remove_prefix(std::min(end + 1, line.size()));
-    }
     return {};
   }
 
@@ -236,15 +282,13 @@ class Surroundings {
   }
 
   void read_settings(const fs::path& path) {
-    const auto text = read_start(path, largest_settings_file);
-    for_each_line(text ? *text : "", [&](std::string_view line) {
-      line = trimmed(line);
+    const std::string text = read_start(path, largest_settings_file).value_or("");
+    for (const std::string_view line : words_of(text, "\n")) {
       const auto equals = line.find('=');
-      if (!line.starts_with('#') && equals != std::string_view::npos)
+      if (!trimmed(line).starts_with('#') && equals != std::string_view::npos)
         set_setting(fact::nccl_conf_prefix, trimmed(line.substr(0, equals)),
                     trimmed(line.substr(equals + 1)));
-      return true;
-    });
+    }
   }
 
   const LiveRequest& request_;

@@ -4,7 +4,7 @@
 // without these libraries, the PCI class and vendor decide. A NIC is an OS device of type
 // OpenFabrics, or a Slingshot adapter, which hwloc reports as Ethernet. A device is near the
 // hardware threads of its closest ancestor that has any.
-#include "sources/hwloc_graph.hpp"
+#include "sources/hwloc_machine.hpp"
 
 #include <fmt/format.h>
 

@@ -13,7 +13,7 @@
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "parse_number.hpp"
-#include "sources/hwloc_graph.hpp"
+#include "sources/hwloc_machine.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -124,12 +124,8 @@ class LinkReader {
       if (end.kind == HwlocEndKind::os) by_name.try_emplace(machine_.os[end.index].name, &id);
     for (const auto& [end, id] : names_.ids) {
       if (end.kind != HwlocEndKind::os) continue;
-      std::string_view peers = machine_.os[end.index].info("XGMIPeers");
-      while (!peers.empty()) {
-        const std::string_view peer = peers.substr(0, peers.find(' '));
+      for (const std::string_view peer : words_of(machine_.os[end.index].info("XGMIPeers")))
         if (const auto found = by_name.find(peer); found != by_name.end()) join(id, *found->second);
-        peers.remove_prefix(std::min(peers.size(), peer.size() + 1));
-      }
     }
   }
 

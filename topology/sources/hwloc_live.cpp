@@ -5,8 +5,8 @@
 #include <cstring>
 #include <map>
 
-#include "sources/hwloc_graph.hpp"
 #include "sources/hwloc_loaded.hpp"
+#include "sources/hwloc_machine.hpp"
 #include "sources/source.hpp"
 
 // Functions of the leak checker; null when the process runs without one.

@@ -1,17 +1,19 @@
 // The parts of hwloc's description of a machine that atoll uses, as plain data. hwloc_loaded.hpp
-// fills it from libhwloc, and inspect/importers/hwloc_xml.cpp from hwloc's XML. hwloc_graph.hpp
+// fills it from libhwloc, and inspect/importers/hwloc_xml.cpp from hwloc's XML. hwloc_graph.cpp
 // converts both to a Topology by the same rules.
 #pragma once
 
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "atoll/topology.hpp"
 #include "sources/hwloc_cpu_set.hpp"
 #include "sources/pci_address.hpp"
 
@@ -114,5 +116,21 @@ std::string root_path(unsigned domain, unsigned bus);
 
 // Throws Error(bad_data) with the machine's origin and, unless it is negative, the byte offset.
 [[noreturn]] void fail(const HwlocMachine& machine, std::ptrdiff_t offset, std::string_view what);
+
+// --- conversion to a Topology: hwloc_graph.cpp, hwloc_links.cpp ---
+
+// Adds one host with its packages, NUMA nodes, cores, GPUs, NICs and links. `host` provides id and
+// name. Throws Error(bad_data).
+void add_host(const HwlocMachine& machine, TopologyHost host, Topology& topology);
+
+// Ids that add_host() gave to the GPUs, switches and packages of a machine.
+struct HwlocNames {
+  std::string host;
+  std::map<HwlocEnd, std::string> ids;
+};
+
+// Adds the links of the matrices and returns whether they are known, none or unknown. `topology`
+// must contain the host's GPUs already.
+IslandState add_links(const HwlocMachine& machine, const HwlocNames& names, Topology& topology);
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "facts.hpp"
+#include "pcie_rate.hpp"
 #include "sources/nvml_api.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
@@ -31,8 +32,6 @@ std::string busid(const nvml_api::PciInfo& at) {
   if (at.bus > 0xfe || at.device > 0x1f) return "";
   return busid(PciAddress{at.domain, at.bus, at.device, 0});
 }
-
-std::string_view yes_no(unsigned value) { return value != 0 ? "yes" : "no"; }
 
 std::optional<unsigned long long> count_of(const nvml_api::FieldValue& value) {
   if (value.result != nvml_api::success) return std::nullopt;
@@ -119,12 +118,6 @@ std::string throttle(unsigned long long reasons) {
   add(nvml_api::clocks_hw_slowdown, "hw_slowdown");
   add(nvml_api::clocks_power_brake, "power_brake");
   return words.empty() ? "none" : words;
-}
-
-// GT/s of one lane for a PCI Express generation: "32" for 5; "" for an unknown generation.
-std::string_view pcie_gigatransfers(unsigned generation) {
-  constexpr std::array<std::string_view, 8> rates{"", "2.5", "5", "8", "16", "32", "64", "128"};
-  return generation < rates.size() ? rates[generation] : "";
 }
 
 // Changes "Driver Not Loaded" to "driver not loaded", but keeps words that are all capitals.
@@ -227,26 +220,28 @@ class Reader {
     nvml_api::Memory memory{};
     if (api_.memory(device, &memory) == nvml_api::success && memory.total > 0)
       set_fact(facts, fact::memory_bytes, fmt::to_string(memory.total));
-    set_fact(facts, fact::pci_gt_s,
-             pcie_gigatransfers(number_of(api_.pcie_generation, device).value_or(0)));
-    set_fact(facts, fact::pci_gt_s_max,
-             pcie_gigatransfers(number_of(api_.pcie_generation_max, device).value_or(0)));
-    if (const auto width = number_of(api_.pcie_width, device); width.value_or(0) > 0)
-      set_fact(facts, fact::pci_width, fmt::to_string(*width));
-    if (const auto width = number_of(api_.pcie_width_max, device); width.value_or(0) > 0)
-      set_fact(facts, fact::pci_width_max, fmt::to_string(*width));
+    const auto set_number = [&](fact::Name name, double value) {
+      if (value > 0) set_fact(facts, name, fmt::format("{:g}", value));
+    };
+    const auto gt_s = [&](const nvml_api::Number& generation) {
+      return pcie_gt_s(number_of(generation, device).value_or(0));
+    };
+    set_number(fact::pci_gt_s, gt_s(api_.pcie_generation));
+    set_number(fact::pci_gt_s_max, gt_s(api_.pcie_generation_max));
+    set_number(fact::pci_width, number_of(api_.pcie_width, device).value_or(0));
+    set_number(fact::pci_width_max, number_of(api_.pcie_width_max, device).value_or(0));
     if (const auto replays = number_of(api_.pcie_replays, device))
       set_fact(facts, fact::pci_replays, fmt::to_string(*replays));
   }
 
   void read_health(Device* device, Facts& facts) const {
     if (const auto mode = number_of(api_.persistence, device))
-      set_fact(facts, fact::persistence, yes_no(*mode));
+      set_fact(facts, fact::persistence, yes_no(*mode != 0));
     unsigned correctable = 0, uncorrectable = 0, pending = 0, failed = 0;
     if (api_.remapped_rows(device, &correctable, &uncorrectable, &pending, &failed) ==
         nvml_api::success) {
-      set_fact(facts, fact::ecc_remap_pending, yes_no(pending));
-      set_fact(facts, fact::ecc_remap_failed, yes_no(failed));
+      set_fact(facts, fact::ecc_remap_pending, yes_no(pending != 0));
+      set_fact(facts, fact::ecc_remap_failed, yes_no(failed != 0));
     }
     unsigned long long reasons = 0;
     if (api_.clocks_reasons(device, &reasons) == nvml_api::success)
@@ -260,7 +255,7 @@ class Reader {
   void read_partitions(Device* device, NvmlGpu& gpu) const {
     unsigned current = 0, pending = 0;
     if (api_.mig_mode(device, &current, &pending) != nvml_api::success) return;
-    set_fact(gpu.facts, fact::mig, yes_no(current));
+    set_fact(gpu.facts, fact::mig, yes_no(current != 0));
     if (current == 0) return;
     const unsigned most = number_of(api_.mig_most, device).value_or(0);
     for (unsigned i = 0; i < std::min(most, most_partitions); ++i) {

@@ -137,8 +137,8 @@ class PciReader {
     if (settings.max_read_request)
       set_fact(facts, fact::pci_max_read_request, fmt::to_string(*settings.max_read_request));
     if (settings.relaxed_ordering)
-      set_fact(facts, fact::pci_relaxed_ordering, *settings.relaxed_ordering ? "yes" : "no");
-    if (settings.ats) set_fact(facts, fact::pci_ats, *settings.ats ? "yes" : "no");
+      set_fact(facts, fact::pci_relaxed_ordering, yes_no(*settings.relaxed_ordering));
+    if (settings.ats) set_fact(facts, fact::pci_ats, yes_no(*settings.ats));
   }
 
   // Returns whether a bridge redirects traffic to the root complex; empty when the bridge cannot be

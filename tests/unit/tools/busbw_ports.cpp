@@ -1,5 +1,5 @@
 // Tests of the findings of atoll-busbw about network ports.
-#include "ports.hpp"
+#include "report.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,6 +7,8 @@
 #include <chrono>
 #include <vector>
 
+#include "atoll/topology.hpp"
+#include "atoll/world.hpp"
 #include "thread_ranks.hpp"
 
 TEST_CASE("ports: findings as comments") {

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "atoll/version.hpp"
-#include "cli/config_file.hpp"
-#include "cli/numbers.hpp"
+#include "cli/cli.hpp"
 
 namespace {
 

@@ -237,30 +237,30 @@ TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") 
   Topology topology;
   machines::add_host(topology, "a", 1);
   add_nic(topology, "mlx5_0", "", 400);
-  CHECK(usable_gbyte_s(topology, topology.nics[0]) == 50);
+  CHECK(usable_gbyte_s(topology)[0] == 50);
   // PCIe Gen4 x8 carries 16 GT/s * 8 lanes * 128/130 / 8 bits = 15.754 GB/s.
   topology.nics[0].facts = {{"pci.gt_s", "16"}, {"pci.width", "8"}};
-  CHECK(usable_gbyte_s(topology, topology.nics[0]).value() == doctest::Approx(15.754));
+  CHECK(usable_gbyte_s(topology)[0].value() == doctest::Approx(15.754));
   topology.nics[0].facts = {{"pci.gbyte_s", "31.5"}};
-  CHECK(usable_gbyte_s(topology, topology.nics[0]) == 31.5);
+  CHECK(usable_gbyte_s(topology)[0] == 31.5);
   // The two ports of a ConnectX-6 adapter share 200 Gbit/s and one PCIe slot, so each port gets
   // 12.5 GB/s.
   topology.nics[0].facts = {{"pci.device", "15b3:101b"}};
   topology.nics[0].adapter = "0x1";
   topology.nics.push_back(topology.nics[0]);
   topology.nics[1].id = "a/mlx5_1";
-  CHECK(usable_gbyte_s(topology, topology.nics[1]) == 12.5);
-  CHECK(atoll::usable_gbyte_s(topology)[0] == 12.5);
+  CHECK(usable_gbyte_s(topology)[1] == 12.5);
+  CHECK(usable_gbyte_s(topology)[0] == 12.5);
   topology.nics[1].state = "down";
-  CHECK(usable_gbyte_s(topology, topology.nics[0]) == 25);
+  CHECK(usable_gbyte_s(topology)[0] == 25);
   // In a virtual machine, the PCIe link is emulated, so its speed does not limit the rate of the
   // NIC.
   topology.nics[0].facts = {{"pci.gt_s", "2.5"}, {"pci.width", "1"}};
-  CHECK(usable_gbyte_s(topology, topology.nics[0]).value() == doctest::Approx(0.25));
+  CHECK(usable_gbyte_s(topology)[0].value() == doctest::Approx(0.25));
   topology.hosts[0].facts = {{"virtual_machine", "yes"}};
-  CHECK(usable_gbyte_s(topology, topology.nics[0]) == 50);
+  CHECK(usable_gbyte_s(topology)[0] == 50);
   topology.nics[0].rate_gbit_s.reset();
-  CHECK_FALSE(usable_gbyte_s(topology, topology.nics[0]));
+  CHECK_FALSE(usable_gbyte_s(topology)[0]);
 }
 
 TEST_CASE("rails: equal positions of the hosts, until a fabric file names leaves") {

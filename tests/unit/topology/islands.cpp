@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "gpu_models.hpp"
-#include "inspect/hidden_switches.hpp"
+#include "inspect/derived.hpp"
 #include "unit/unit/topology/machines.hpp"
 
 using atoll::Island;

@@ -1,5 +1,5 @@
 // Tests of meshes over islands of unequal size. The expected times follow the model in
-// topology/mesh/step_model.hpp and were computed by hand.
+// topology/mesh/step_model.cpp and were computed by hand.
 #include <doctest/doctest.h>
 
 #include <algorithm>

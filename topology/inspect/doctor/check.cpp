@@ -83,7 +83,7 @@ bool is_rdma(const TopologyNic& nic) {
   if (!nic.layer.empty() && nic.layer != "ethernet") return true;
   if (!get_fact(nic.facts, fact::gid_roce_v2).empty()) return true;
   if (get_fact(nic.facts, fact::rdma) == "yes") return true;
-  return !starts_with_any(nic.name, {"eth", "en", "bond", "ib", "wl", "hsn"});
+  return !has_interface_name(nic);
 }
 
 // The last check of a diagnosis. It reports the findings of the planner that belong to no other

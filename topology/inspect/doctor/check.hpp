@@ -20,7 +20,7 @@
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
-#include "inspect/words.hpp"
+#include "parse_number.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::doctor {

@@ -1,7 +1,7 @@
 // Exports an inspection as JSON: the topology, then islands, affinity of GPUs and of cores, rails,
 // ranks, mesh, findings and checks.
 #include "atoll/tooling/inspection.hpp"
-#include "inspect/cores.hpp"
+#include "inspect/derived.hpp"
 #include "json/write.hpp"
 
 namespace atoll_v1::atoll {

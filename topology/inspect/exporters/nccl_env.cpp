@@ -14,6 +14,7 @@
 
 #include "atoll/tooling/inspection.hpp"
 #include "inspect/doctor/check.hpp"
+#include "inspect/importers/nccl_tree.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
@@ -157,10 +158,7 @@ class HostLines {
     bool has_ib = false;
     each_word(host_[fact::net_interfaces], " ,", [&](std::string_view word) {
       if (starts_with_any(word, {"docker", "lo", "virbr"}) || of_rdma.contains(word)) return;
-      const bool is_made_up = starts_with_any(
-          word, {"veth",  "br-", "cni",       "flannel",      "cali",  "cilium", "lxc", "lxd",
-                 "kube",  "tun", "tap",       "vxlan",        "vnet",  "wg",     "zt",  "podman",
-                 "weave", "ovs", "tailscale", "nodelocaldns", "dummy", "genev"});
+      const bool is_made_up = nccl::is_virtual_name(word);
       has_ib = has_ib || (!is_made_up && word.starts_with("ib"));
       (is_made_up ? made_up : physical).emplace_back(word);
     });

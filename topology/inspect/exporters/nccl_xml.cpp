@@ -13,9 +13,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <compare>
-#include <cstdint>
+#include <functional>
 #include <ranges>
 #include <set>
 #include <sstream>
@@ -25,7 +24,7 @@
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/nccl_tree.hpp"
 #include "inspect/importers/xml_document.hpp"
-#include "inspect/words.hpp"
+#include "parse_number.hpp"
 #include "pcie_rate.hpp"
 #include "sources/pci_address.hpp"
 
@@ -110,9 +109,7 @@ class HostTree {
   // Gives the host a hash, which files with several hosts need. If no source reported the hash, it
   // is computed from the host's id. `taken` holds the hashes of the other hosts.
   void set_hash(std::set<std::string>& taken) {
-    std::uint64_t number = 14695981039346656037ULL;  // start value of the FNV-1a hash
-    for (const char c : host_->id)
-      number = (number ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+    std::size_t number = std::hash<std::string>()(host_->id);
     while (hash_.empty() || !taken.insert(hash_).second) hash_ = fmt::format("{:#x}", number++);
   }
 
@@ -158,12 +155,8 @@ class HostTree {
   }
   bool has_cpus() const { return !cpus_.empty(); }
 
-  // Finds a <net> by the name that atoll's importer gives to its NIC; null when there is no such
-  // element.
-  pugi::xml_node net(const std::string& name) const {
-    const auto found = nets_.find(name);
-    return found == nets_.end() ? pugi::xml_node() : found->second;
-  }
+  // Finds a <net> by the name that atoll's importer gives to its NIC; null when there is none.
+  pugi::xml_node net(const std::string& name) { return nets_[name]; }
 
  private:
   void index(pugi::xml_node parent) {
@@ -189,9 +182,9 @@ class HostTree {
   }
 
   // Removes from a path in the kernel's form the bridges that NCCL does not write. For each switch,
-  // the kernel's path contains an upstream port and a downstream port, and there is a root port
-  // above the first switch. NCCL writes only upstream ports. So every second bridge is removed,
-  // counted from the device upwards, unless several devices are below the bridge.
+  // the kernel's path contains an upstream port and a downstream port, and there is a root port above
+  // the first switch. NCCL writes only upstream ports. So every second bridge is removed, counted
+  // from the device upwards, unless several devices are below the bridge.
   void leave_out_ports(std::vector<std::string>& bridges) const {
     std::vector<std::string> kept;
     bool was_port = false;
@@ -210,7 +203,7 @@ class HostTree {
   Ways ways_;
   std::vector<pugi::xml_node> cpus_;
   nccl::PciElements elements_;
-  std::map<std::string, pugi::xml_node, std::less<>> nets_;
+  std::map<std::string, pugi::xml_node> nets_;
   // For each bridge, the bus ids of the devices below it, without function numbers.
   std::map<std::string, std::set<std::string>> below_;
 };
@@ -253,28 +246,7 @@ void add_pci_attributes(pugi::xml_node pci, const Facts& facts, const std::strin
 // Returns the PCI class of a GPU; 0x03, like NCCL, when the class is unknown.
 std::string class_of(const TopologyGpu& gpu) {
   const std::string_view known = get_fact(gpu.facts, fact::pci_class);
-  const bool is_gpu = known == "0300" || known == "0302" || known == "0380" || known == "1200";
-  return is_gpu ? prefixed(known) + "00" : "0x03";
-}
-
-struct Layer {
-  std::string_view name;
-  std::string pci_class, vendor;
-};
-
-// Returns the PCI class and vendor to write for a NIC. The importer recognises some link layers by
-// the vendor, because only one vendor makes such NICs.
-Layer layer_of(const TopologyNic& nic) {
-  static const std::array known{
-      Layer{"infiniband", "0x020700", ""}, Layer{"ethernet", "0x020000", ""},
-      Layer{"efa", "0x020000", "0x1d0f"}, Layer{"slingshot", "0x020000", "0x17db"},
-      Layer{"omni-path", "0x020800", "0x8086"}};
-  const auto found = std::ranges::find(known, nic.layer, &Layer::name);
-  Layer layer = found == known.end() ? Layer{"", "0x02", ""} : *found;
-  const std::string_view pci_class = get_fact(nic.facts, fact::pci_class);
-  if (pci_class.starts_with("02") && !prefixed(pci_class).empty())
-    layer.pci_class = prefixed(pci_class) + "00";
-  return layer;
+  return nccl::is_gpu_class(known) && known.size() == 4 ? prefixed(known) + "00" : "0x03";
 }
 
 class Writer {
@@ -316,14 +288,6 @@ class Writer {
   }
 
  private:
-  using Pair = std::pair<std::string, std::string>;  // bus ids of two GPUs, in ascending order
-  struct Part {
-    HostTree tree;
-    // Pairs of GPUs with links in the original file, even if only one of the two GPUs shows them.
-    std::set<Pair> stated = {};
-    std::vector<const TopologyGpu*> gpus = {};
-    std::vector<const TopologyNic*> nics = {};
-  };
   // The other end of a link of a GPU: a GPU, a switch or a processor.
   struct Target {
     LinkEnd end = LinkEnd::own_switch;
@@ -331,9 +295,17 @@ class Writer {
     auto operator<=>(const Target&) const = default;
   };
   struct Links {
-    std::string element;  // name of the XML element: "nvlink" or "xgmi"
+    std::string element;    // name of the XML element: "nvlink" or "xgmi"
+    std::string pci_class;  // of the other end
     int count = 0;
-    const TopologyGpu* gpu = nullptr;  // GPU at the other end; null for other ends
+  };
+  struct Part {
+    HostTree tree;
+    // The ends of the links that the original file has, by the bus id of the GPU. A link between
+    // two GPUs counts for both, even if only one of them shows it.
+    std::map<std::string, std::set<Target>> present = {};
+    std::vector<const TopologyGpu*> gpus = {};
+    std::vector<const TopologyNic*> nics = {};
   };
 
   // Loads the NCCL topology file that all hosts were read from. Returns false when there is no such
@@ -341,9 +313,8 @@ class Writer {
   bool take_document() {
     for (const TopologyDocument& original : topology_.documents) {
       const std::set<std::string> hosts(original.hosts.begin(), original.hosts.end());
-      const bool is_whole =
-          hosts.size() == hosts_.size() && hosts.size() == original.hosts.size() &&
-          std::ranges::all_of(hosts, [&](const auto& id) { return hosts_.contains(id); });
+      const bool is_whole = hosts.size() == original.hosts.size() &&
+                            std::ranges::equal(hosts, hosts_ | std::views::keys);
       if (original.format != nccl::document_format || !is_whole) continue;
       try {
         const Topology read = importers::nccl_xml.read(original.text, original.origin);
@@ -360,7 +331,7 @@ class Writer {
         // kernel's form.
         parts_.push_back(
             {HostTree(system, elements[i], *hosts_.at(original.hosts[i]), Ways::kernel)});
-      for (Part& part : parts_) note_stated(part);
+      for (Part& part : parts_) note_present(part);
       return true;
     }
     return false;
@@ -379,20 +350,23 @@ class Writer {
       for (Part& part : parts_) part.tree.set_hash(taken);
   }
 
-  static void note_stated(Part& part) {
+  static void note_present(Part& part) {
     const nccl::PciElements& elements = part.tree.elements();
     for (const auto& [busid, pci] : elements)
-      for (const pugi::xml_node link : pci.child("gpu").children())
-        if (nccl::is_link(link) && nccl::link_end(link, elements) == LinkEnd::gpu)
-          part.stated.insert(std::minmax(busid, busid_of_target(link)));
+      for (const pugi::xml_node link : pci.child("gpu").children()) {
+        if (!nccl::is_link(link)) continue;
+        const LinkEnd end = nccl::link_end(link, elements);
+        const std::string target = normal_busid(link.attribute("target").value());
+        const bool is_gpu = end == LinkEnd::gpu || end == LinkEnd::unseen_gpu;
+        part.present[busid].insert(same_end({end, is_gpu ? target : ""}));
+        if (end == LinkEnd::gpu) part.present[target].insert({end, busid});
+      }
   }
 
-  static std::string busid_of_target(pugi::xml_node link) {
-    return normal_busid(link.attribute("target").value());
-  }
-
-  bool is_rack(const std::string& end) const {
-    return !hosts_.contains(end.substr(0, std::min(end.size(), end.rfind('/'))));
+  // All switches of a host are one end, because the format cannot distinguish them.
+  static Target same_end(Target target) {
+    if (target.end == LinkEnd::hidden_switch) target.end = LinkEnd::own_switch;
+    return target;
   }
 
   // Records a link of a GPU if the format can hold the link. NCCL's file can hold links between
@@ -405,23 +379,25 @@ class Writer {
     const std::string_view end = std::string_view(to).substr(to.rfind('/') + 1);
     if (type != "nvlink" && type != "xgmi") return;
     Target target;
+    std::string pci_class = "0x068000";  // of a switch
     if (link.type == "nvlink_cpu") {
       target.end = LinkEnd::processor;
+      pci_class = "0x068001";
     } else if (link.type == type + "_unseen" && end.starts_with(nccl::unseen_prefix)) {
       target = {LinkEnd::unseen_gpu, normal_busid(end.substr(nccl::unseen_prefix.size()))};
+      pci_class = "0x03";
     } else if (link.type != type) {
       return;
     } else if (peer != gpus_.end()) {
       target = {LinkEnd::gpu, normal_busid(peer->second->busid)};
       if (peer->second->host != gpu->second->host || target.busid.empty() || to == from) return;
-    } else if (is_rack(to)) {
+      pci_class = class_of(*peer->second);
+    } else if (!hosts_.contains(to.substr(0, std::min(to.size(), to.rfind('/'))))) {
       target.end = LinkEnd::hidden_switch;
       racks_.insert(to);
     }
     Links& links = links_[from][target];
-    links.element = type;
-    links.count = std::min(links.count + link.count, nccl::most_links);
-    if (target.end == LinkEnd::gpu) links.gpu = peer->second;
+    links = {type, pci_class, std::min(links.count + link.count, nccl::most_links)};
   }
 
   void add_gpu(const TopologyGpu& gpu, Part& part) {
@@ -435,44 +411,19 @@ class Writer {
     if (!element && tree.host().gpu_links == IslandState::unknown && links == links_.end()) return;
     const bool is_new = !element;
     if (is_new) element = pci.append_child("gpu");
-    const std::string_view gcn = get_fact(gpu.facts, fact::gcn);
     add_attribute(element, "dev", gpu.index < 0 ? "" : std::to_string(gpu.index));
     add_attribute(element, "sm", whole_number(gpu.facts, fact::sm, 999));
-    if (nccl::is_plain(gcn)) add_attribute(element, "gcn", std::string(gcn));
+    if (const auto gcn = get_fact(gpu.facts, fact::gcn); nccl::is_plain(gcn))
+      add_attribute(element, "gcn", std::string(gcn));
     add_attribute(element, "gdr", gdr_of(gpu.facts));
     if (links == links_.end()) return;
-    std::set<Target> present = links_in(element, tree.elements());
-    if (!is_new)
-      for (const auto& [a, b] : part.stated)
-        if (a == busid || b == busid) present.insert({LinkEnd::gpu, a == busid ? b : a});
-    add_links(links->second, present, element);
-  }
-
-  // Returns the ends of all links of a <gpu>. All switches of a host are one end, because the
-  // format cannot distinguish them.
-  static std::set<Target> links_in(pugi::xml_node gpu, const nccl::PciElements& elements) {
-    std::set<Target> present;
-    for (const pugi::xml_node link : gpu.children()) {
-      if (!nccl::is_link(link)) continue;
-      Target target{nccl::link_end(link, elements), ""};
-      if (target.end == LinkEnd::hidden_switch) target.end = LinkEnd::own_switch;
-      if (target.end == LinkEnd::gpu || target.end == LinkEnd::unseen_gpu)
-        target.busid = busid_of_target(link);
-      present.insert(target);
-    }
-    return present;
-  }
-
-  void add_links(const std::map<Target, Links>& links, const std::set<Target>& present,
-                 pugi::xml_node element) const {
-    for (const auto& [target, link] : links) {
-      Target same = target;
-      if (same.end == LinkEnd::hidden_switch) same.end = LinkEnd::own_switch;
-      if (present.contains(same)) continue;
+    const std::set<Target> present = is_new ? std::set<Target>() : part.present[busid];
+    for (const auto& [target, link] : links->second) {
+      if (present.contains(same_end(target))) continue;
       pugi::xml_node added = element.append_child(link.element.c_str());
       add_attribute(added, "target", target_of(target));
       added.append_attribute("count") = link.count;
-      add_attribute(added, "tclass", target_class(target.end, link.gpu));
+      add_attribute(added, "tclass", link.pci_class);
     }
   }
 
@@ -480,17 +431,10 @@ class Writer {
   // hidden target as connected. So in a file of several hosts, the hidden target means the switches
   // of a rack, and the file can contain only one rack.
   std::string target_of(const Target& target) const {
-    const bool is_only_rack = target.end == LinkEnd::hidden_switch && racks_.size() == 1;
-    if (target.end != LinkEnd::hidden_switch && target.end != LinkEnd::own_switch)
+    if (same_end(target).end != LinkEnd::own_switch)
       return nccl::short_busid(target.busid);  // a processor has none
+    const bool is_only_rack = target.end == LinkEnd::hidden_switch && racks_.size() == 1;
     return std::string(parts_.size() == 1 || is_only_rack ? nccl::hidden_target : made_up_switch);
-  }
-
-  // `gpu` is the GPU at the end of the links, if the file contains it.
-  static std::string target_class(LinkEnd end, const TopologyGpu* gpu) {
-    if (gpu != nullptr) return class_of(*gpu);
-    if (end == LinkEnd::unseen_gpu) return "0x03";
-    return end == LinkEnd::processor ? "0x068001" : "0x068000";
   }
 
   // Adds a NIC to the tree. A NIC without a bus id is omitted, because NCCL searches for NICs that
@@ -511,9 +455,11 @@ class Writer {
     const std::string busid = normal_busid(nic.busid);
     if (busid.empty() || nic.is_virtual || nic.name.empty() || !nccl::is_plain(nic.name)) return {};
     pugi::xml_node pci = tree.device(busid, nic.pci_path, nic.numa);
-    const Layer layer = layer_of(nic);
-    add_pci_attributes(pci, nic.facts, layer.pci_class);
-    add_attribute(pci, "vendor", layer.vendor);
+    const auto [usual_class, vendor] = nccl::ids_of_layer(nic.layer);
+    const std::string own = prefixed(get_fact(nic.facts, fact::pci_class));
+    add_pci_attributes(pci, nic.facts,
+                       own.starts_with("0x02") ? own + "00" : std::string(usual_class));
+    add_attribute(pci, "vendor", std::string(vendor));
     if (nic.name == nccl::unnamed_nic(busid)) return {};
     pugi::xml_node element = pci.child("nic");
     if (!element) element = pci.append_child("nic");

@@ -5,7 +5,7 @@
 #include <set>
 #include <span>
 
-#include "inspect/words.hpp"
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {

@@ -23,8 +23,8 @@
 #include "atoll/tooling/load.hpp"
 #include "facts.hpp"
 #include "inspect/importers/importer.hpp"
-#include "inspect/words.hpp"
 #include "json/document.hpp"
+#include "parse_number.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"
 
@@ -41,9 +41,9 @@ constexpr std::string_view schema = "atoll-fabric-1";
 // Converts "506b:4b03:00cb:b4e2" or "0x506b4b0300cbb4e2" to "506b4b0300cbb4e2", without leading
 // zeros. Returns "" when the text is not a GUID, and for a GUID of zeros.
 std::string guid_of(std::string_view text) {
-  std::string guid = lower_case(text.starts_with("0x") ? text.substr(2) : text);
+  std::string guid(text);
   std::erase(guid, ':');
-  if (guid.find_first_not_of("0123456789abcdef") != std::string::npos) return "";
+  guid = hex_digits(guid);
   guid.erase(0, std::min(guid.find_first_not_of('0'), guid.size()));
   return guid;
 }

@@ -12,8 +12,8 @@
 
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/xml_document.hpp"
-#include "inspect/words.hpp"
-#include "sources/hwloc_graph.hpp"
+#include "parse_number.hpp"
+#include "sources/hwloc_machine.hpp"
 
 namespace atoll_v1::atoll::importers {
 

@@ -8,7 +8,7 @@
 
 #include "facts.hpp"
 #include "inspect/importers/xml_document.hpp"
-#include "inspect/words.hpp"
+#include "parse_number.hpp"
 #include "pcie_rate.hpp"
 #include "rdma_name.hpp"
 #include "sources/pci_address.hpp"
@@ -23,17 +23,6 @@ namespace {
 constexpr int nvidia = 0x10de;
 constexpr int ibm = 0x1014;
 constexpr std::uint64_t smallest_guid = 0x10000;
-
-// Removes "0x" from a hexadecimal number: "030200" for "0x030200"; "" for any other text.
-std::string hexadecimal(std::string_view text) {
-  std::string digits = lower_case(text);
-  if (digits.starts_with("0x")) digits.erase(0, 2);
-  return digits.find_first_not_of("0123456789abcdef") == std::string::npos ? digits : "";
-}
-
-bool is_gpu_class(std::string_view pci_class) {
-  return pci_class == "03" || starts_with_any(pci_class, {"0300", "0302", "0380", "1200"});
-}
 
 bool is_power(pugi::xml_node node) {
   while (node && std::string_view(node.name()) != "cpu") node = node.parent();
@@ -74,11 +63,15 @@ std::vector<HostElements> hosts_of(pugi::xml_node system) {
   return hosts;
 }
 
-std::string class_of(pugi::xml_node pci) { return hexadecimal(pci.attribute("class").value()); }
+std::string class_of(pugi::xml_node pci) { return hex_digits(pci.attribute("class").value()); }
 
 int vendor_of(pugi::xml_node pci) {
   const auto vendor = importers::XmlDocument::integer(pci, "vendor");
   return vendor && *vendor > 0 && *vendor < 0xffff ? static_cast<int>(*vendor) : 0;
+}
+
+bool is_gpu_class(std::string_view pci_class) {
+  return pci_class == "03" || starts_with_any(pci_class, {"0300", "0302", "0380", "1200"});
 }
 
 bool is_gpu(pugi::xml_node pci) {
@@ -132,7 +125,7 @@ LinkEnd link_end(pugi::xml_node link, const PciElements& elements) {
   const pugi::xml_node own = link.parent().parent();
   const std::string_view text = link.attribute("target").value();
   const std::string target = topology_sources::normal_busid(text);
-  const std::string target_class = hexadecimal(link.attribute("tclass").value());
+  const std::string target_class = hex_digits(link.attribute("tclass").value());
   if (!target.empty() && target == topology_sources::normal_busid(own.attribute("busid").value()))
     return LinkEnd::itself;
   if (const auto found = elements.find(target); found != elements.end()) {
@@ -146,7 +139,7 @@ LinkEnd link_end(pugi::xml_node link, const PciElements& elements) {
 }
 
 std::string guid_of(std::string_view number) {
-  const auto read = parse_number<std::uint64_t>(hexadecimal(number), 16);
+  const auto read = parse_number<std::uint64_t>(hex_digits(number), 16);
   if (!read || *read < smallest_guid) return "";
   const std::uint64_t value = turned(*read);
   return fmt::format("{:04x}:{:04x}:{:04x}:{:04x}", value >> 48, value >> 32 & 0xffff,
@@ -203,10 +196,11 @@ bool is_virtual_name(std::string_view name) {
   const bool is_numbered_bridge = name.size() > 2 && name.starts_with("br") &&
                                   name.find_first_not_of("0123456789", 2) == std::string::npos;
   return name == "lo" || is_numbered_bridge ||
-         starts_with_any(name, {"veth",   "br-",  "docker", "virbr",    "vxlan",  "flannel", "cni",
-                                "cali",   "tun",  "tap",    "bridge",   "vnet",   "lxc",     "lxd",
-                                "podman", "kube", "dummy",  "wg",       "cilium", "weave",   "ovs",
-                                "gre",    "sit",  "ifb",    "tailscale"});
+         starts_with_any(
+             name, {"veth",   "br-",  "docker", "virbr",     "vxlan",        "flannel", "cni",
+                    "cali",   "tun",  "tap",    "bridge",    "vnet",         "lxc",     "lxd",
+                    "podman", "kube", "dummy",  "wg",        "cilium",       "weave",   "ovs",
+                    "gre",    "sit",  "ifb",    "tailscale", "nodelocaldns", "zt",      "genev"});
 }
 
 // Network plugins write the GUID of an RDMA device, but a small number for sockets. Where GUIDs are
@@ -229,6 +223,15 @@ std::string layer_of(pugi::xml_node pci, std::string_view name) {
   if (pci_class.starts_with("0208") && vendor == intel) return "omni-path";
   if (!pci && (name.starts_with("eth") || name.starts_with("en"))) return "ethernet";
   return "";
+}
+
+NicIds ids_of_layer(std::string_view layer) {
+  if (layer == "infiniband") return {"0x020700"};
+  if (layer == "ethernet") return {"0x020000"};
+  if (layer == "efa") return {"0x020000", "0x1d0f"};
+  if (layer == "slingshot") return {"0x020000", "0x17db"};
+  if (layer == "omni-path") return {"0x020800", "0x8086"};
+  return {};
 }
 
 }  // namespace atoll_v1::atoll::nccl

@@ -52,6 +52,7 @@ inline constexpr int amd = 0x1002;
 // True for a <pci> that contains a <gpu> or has the class of a GPU. Display adapters on server
 // boards are excluded.
 bool is_gpu(pugi::xml_node pci);
+bool is_gpu_class(std::string_view pci_class);
 bool is_network(std::string_view pci_class);
 // Returns the name for an adapter without a <net>: "nic-0000:10:1b.0".
 std::string unnamed_nic(std::string_view busid);
@@ -103,6 +104,12 @@ std::optional<double> gbit_s_of(pugi::xml_node net);
 // Returns the link layer of a <net>; "" when unknown. `pci` is null for a network interface without
 // a PCI device.
 std::string layer_of(pugi::xml_node pci, std::string_view net_name);
+// The PCI class and the vendor of NICs of a link layer, by which layer_of() recognises it; no vendor
+// if several make such NICs.
+struct NicIds {
+  std::string_view pci_class = "0x02", vendor = {};
+};
+NicIds ids_of_layer(std::string_view layer);
 // True for a <net> that shows itself as a port of an RDMA device, whatever its name is.
 bool is_rdma_port(pugi::xml_node net);
 // True for the names that Linux and its tools give to bridges, tunnels and interfaces of

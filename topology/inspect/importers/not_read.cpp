@@ -5,7 +5,7 @@
 #include "inspect/importers/device_matrix.hpp"
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/xml_document.hpp"
-#include "inspect/words.hpp"
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {

@@ -35,7 +35,7 @@
 #include <vector>
 
 #include "facts.hpp"
-#include "inspect/hidden_switches.hpp"
+#include "inspect/derived.hpp"
 #include "inspect/importers/device_matrix.hpp"
 #include "inspect/importers/importer.hpp"
 #include "rdma_name.hpp"

@@ -14,7 +14,7 @@
 #include "facts.hpp"
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/xml_document.hpp"
-#include "inspect/words.hpp"
+#include "parse_number.hpp"
 #include "pcie_rate.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
@@ -70,16 +70,14 @@ void set_number(Facts& facts, std::string_view name, std::optional<double> numbe
 
 void read_pci(pugi::xml_node pci, Facts& facts) {
   // The driver writes device id and vendor id as one number, such as 0x233010DE.
-  std::string device = lower_case(trimmed(pci.child_value("pci_device_id")));
-  if (device.starts_with("0x")) device.erase(0, 2);
-  if (device.size() == 8 && device.find_first_not_of("0123456789abcdef") == std::string::npos)
+  const std::string device = hex_digits(trimmed(pci.child_value("pci_device_id")));
+  if (device.size() == 8)
     set_fact(facts, fact::pci_device, fmt::format("{}:{}", device.substr(4), device.substr(0, 4)));
   const pugi::xml_node link = pci.child("pci_gpu_link_info");
   const auto rate = [&](const char* element) -> std::optional<double> {
-    const auto generation = amount_in(link.child("pcie_gen").child(element));
-    for (std::size_t i = 0; i < pcie_rates.size(); ++i)
-      if (generation == static_cast<double>(i + 1)) return pcie_rates[i];
-    return std::nullopt;
+    const double generation = amount_in(link.child("pcie_gen").child(element)).value_or(0);
+    const double gt_s = pcie_gt_s(static_cast<std::size_t>(generation));
+    return gt_s > 0 ? std::optional(gt_s) : std::nullopt;
   };
   const auto width = [&](const char* element) {
     return amount_in(link.child("link_widths").child(element), "x");

@@ -1,11 +1,12 @@
-// Draws a scene: two rows of hosts, or of islands that span hosts, with the rails between the rows.
-// The lower row is drawn upside down, so that all NICs face the rails. A *drop* is the line from a
-// group to a track. svg_scene.hpp defines groups, summaries and tracks.
+// Draws a scene: hosts, islands that span hosts and summaries, one below the other. Below each of
+// them, a *lane* for each track (svg_scene.hpp) joins its NICs; on the right, a vertical line joins
+// the lanes of a track.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <map>
 
 #include "inspect/pictures/svg_scene.hpp"
 
@@ -16,94 +17,192 @@ namespace {
 constexpr double margin = 16;
 constexpr double heading_font = 13, problem_font = 10;
 constexpr double track_pitch = 13;
-constexpr double row_gap = 24;
-constexpr double widest_row = 1400;     // width in points above which a row of hosts is split
+constexpr double group_gap = 24;
 constexpr double widest_problem = 800;  // width in points up to which findings widen the picture
 
 // Colours of the tracks. Colour-blind readers can distinguish them, and none looks like the colour
 // of an error or a warning.
 constexpr std::array<std::string_view, 8> track_colours{"#0b62a4", "#7a3fa0", "#00807a", "#5b7f00",
                                                         "#a8437b", "#6b5b3e", "#3f51b5", "#2e8b57"};
+constexpr std::string_view error_colour = "#c81e1e", warning_colour = "#d97706";
+constexpr std::string_view dark = "#222222", frame_colour = "#9aa3ad", host_fill = "#f7f8fa";
 
-// The upper or lower end of a line from a group to a track.
-struct Drop {
-  std::string from;
-  Point place;
-  std::size_t track = 0;
+constexpr std::string_view quiet = "#5a6067";  // colour of secondary text
+
+std::string_view colour_of(Severity mark, std::string_view otherwise) {
+  return mark == Severity::error     ? error_colour
+         : mark == Severity::warning ? warning_colour
+                                     : otherwise;
+}
+
+Look with_mark(Look look, Severity mark) {
+  if (mark == Severity::info) return look;
+  look.fill = mark == Severity::warning ? "#fde3b8" : "#f8c9c6";
+  look.border = {colour_of(mark, ""), 2};
+  return look;
+}
+
+Look island_look(const IslandBox& island) {
+  if (island.state == IslandState::none) return {.fill = "white", .border = {"#b5bcc4", 1}};
+  if (island.state == IslandState::unknown)
+    return {.fill = "#f1f2f4", .border = {"#8a929b", 1.5, Dash::dashed}};
+  return island.fabric == "xgmi" ? Look{.fill = "#dff1f5", .border = {"#2b8ca3", 1.5}}
+                                 : Look{.fill = "#e7f5d8", .border = {"#76b900", 1.5}};
+}
+
+Pen fabric_pen(const IslandBox& island, double width) {
+  return {island.fabric == "xgmi" ? "#2b8ca3" : "#5a8f00", width};
+}
+
+// Draws the frame of an island, either inside a host or around several hosts.
+void paint_frame(Canvas& canvas, const IslandBox& island) {
+  canvas.frame(island.frame, island_look(island), fmt::format("{}", fmt::join(island.title, " ")));
+  const double lines = static_cast<double>(island.lines.size());
+  Rect place = island.text;
+  place.height = lines * line_height;
+  canvas.text(place, island.lines, {.text = dark, .font = title_font, .is_bold = true});
+  place.y += place.height;
+  place.height = line_height;
+  canvas.text(place, {shortened(island.detail, place.width, detail_font)},
+              {.text = quiet, .font = detail_font});
+}
+
+void paint_switch(Canvas& canvas, const IslandBox& island) {
+  const Bar& bar = *island.bar;
+  const Pen pen = fabric_pen(island, 1);
+  canvas.box(bar.place, {bar.text}, {.fill = pen.colour, .border = pen, .text = "white"}, bar.text);
+}
+
+class HostPainter {
+ public:
+  HostPainter(Canvas& canvas, const HostBox& host) : canvas_(canvas), host_(host) {}
+
+  void paint() {
+    Look look{.fill = host_fill, .border = {frame_colour, 1}};
+    if (host_.mark != Severity::info) look.border = {colour_of(host_.mark, ""), 2};
+    canvas_.frame({0, 0, host_.width, host_.height}, look, host_.id);
+    paint_title();
+    for (const Bar& bar : host_.packages)
+      canvas_.box(bar.place, {bar.text},
+                  {.fill = "#e4e7eb", .border = {"#c9ced4", 1}, .text = quiet, .font = 9},
+                  bar.text);
+    for (const IslandBox& island : host_.islands) paint_island(island);
+    for (const NicStack& stack : host_.stacks) paint_stack(stack);
+  }
+
+ private:
+  void paint_title() {
+    Rect place{pad, title_top, host_.width - 2 * pad, line_height};
+    canvas_.text(place, {host_.title},
+                 {.text = colour_of(host_.mark, dark), .font = title_font, .is_bold = true});
+    place.y += place.height;
+    canvas_.text(place, {host_.detail}, {.text = quiet, .font = detail_font});
+  }
+
+  void paint_island(const IslandBox& island) {
+    if (island.has_frame) paint_frame(canvas_, island);
+    if (island.bar) paint_switch(canvas_, island);
+    for (const std::size_t number : island.gpus) {
+      const GpuBox& gpu = host_.gpus[number];
+      canvas_.box(gpu.place, gpu.lines, with_mark({.border = {"#3c4248", 1}}, gpu.mark),
+                  gpu.tooltip);
+    }
+    if (island.bar) paint_stubs(island, *island.bar);
+    if (island.has_frame)
+      for (const Arc& arc : island.arcs) paint_arc(island, arc);
+  }
+
+  void paint_stubs(const IslandBox& island, const Bar& bar) {
+    int most = 0;
+    for (const Stub& stub : island.stubs) most = std::max(most, stub.count);
+    for (const Stub& stub : island.stubs) {
+      const Rect& gpu = host_.gpus[stub.gpu].place;
+      Pen pen = fabric_pen(island, 3);
+      if (stub.count < most) {
+        pen = {warning_colour, 1.5};
+        canvas_.text({gpu.middle() + 3, bar.place.bottom() + 1, 40, gpu.y - bar.place.bottom() - 2},
+                     {std::to_string(stub.count)}, {.text = warning_colour, .font = 9});
+      }
+      canvas_.line({{gpu.middle(), bar.place.bottom()}, {gpu.middle(), gpu.y}}, pen,
+                   fmt::format("switch - {}", host_.gpus[stub.gpu].id));
+    }
+  }
+
+  // Draws an arc between two linked GPUs, with the number of links at the top of the arc. The
+  // number is omitted when all pairs in the island have one link.
+  void paint_arc(const IslandBox& island, const Arc& arc) {
+    const auto [least, most] = std::ranges::minmax(island.arcs, {}, &Arc::count);
+    const Rect &a = host_.gpus[arc.a].place, &b = host_.gpus[arc.b].place;
+    const double height = arc_height * static_cast<double>(arc.b - arc.a) + 4;
+    const Point from{a.middle() + 8, a.y}, to{b.middle() - 8, b.y};
+    const double weight = std::min(4.0, static_cast<double>(arc.count) / least.count);
+    Pen pen = fabric_pen(island, 1.3 * weight);
+    pen.colour = colour_of(arc.mark, pen.colour);
+    // A cubic curve reaches three quarters of the height of its control points.
+    const double control = a.y - height / 0.75;
+    const std::string ends = fmt::format("{} - {}", host_.gpus[arc.a].id, host_.gpus[arc.b].id);
+    canvas_.line({from, {from.x + 6, control}, {to.x - 6, control}, to}, pen, ends);
+    if (most.count == 1) return;
+    const std::string count = std::to_string(arc.count);
+    const std::string_view fill = island_look(island).fill;
+    const double width = text_width(count, 8.5) + 4;
+    canvas_.box({(from.x + to.x - width) / 2, a.y - height - 5.5, width, 11}, {count},
+                {.fill = fill, .border = {fill, 0}, .text = pen.colour, .font = 8.5},
+                fmt::format("{}: {} links", ends, count));
+  }
+
+  void paint_stack(const NicStack& stack) {
+    const bool is_used = !stack.users.empty() || host_.gpus.empty();
+    for (const NicBox& nic : stack.nics) paint_nic(nic, is_used);
+    if (!stack.more.empty())
+      canvas_.box(stack.last, {stack.more},
+                  {.fill = "none", .border = {"none", 0}, .text = quiet, .font = 8.5}, stack.more);
+    for (const std::size_t gpu : stack.users)
+      join(host_.gpus[gpu], stack.nics.front(), {"#555555", 1.2});
+    for (const std::size_t gpu : stack.near)
+      join(host_.gpus[gpu], stack.nics.front(), {error_colour, 1, Dash::dotted});
+  }
+
+  void paint_nic(const NicBox& nic, bool is_used) {
+    Look look{.fill = is_used ? "#e3edfa" : "#f1f2f4",
+              .border = {is_used ? "#4a78b5" : "#b5bcc4", 1},
+              .text = is_used ? dark : quiet,
+              .font = 8};
+    look = with_mark(look, nic.is_active ? nic.mark : Severity::error);
+    if (!nic.is_active) {
+      look.border.dash = Dash::dashed;
+      look.text = error_colour;
+    }
+    std::vector<std::string> lines{shortened(nic.name, nic.place.width, look.font)};
+    if (!nic.note.empty()) lines.push_back(nic.note);
+    canvas_.box(nic.place, lines, look, nic.tooltip);
+  }
+
+  void join(const GpuBox& gpu, const NicBox& nic, const Pen& pen) {
+    const double left = gpu.place.middle(), right = nic.place.middle();
+    const double middle = (gpu.place.bottom() + nic.place.y) / 2;
+    canvas_.line(
+        {{left, gpu.place.bottom()}, {left, middle}, {right, middle}, {right, nic.place.y}}, pen,
+        fmt::format("{} - {}", gpu.id, nic.id));
+  }
+
+  Canvas& canvas_;
+  const HostBox& host_;
 };
 
-using Row = std::vector<const Group*>;
-
-double row_width(const Row& row) {
-  double width = row.empty() ? 0 : -row_gap;
-  for (const Group* group : row) width += group->width + row_gap;
-  return width;
+std::string text_of(const Summary& summary) {
+  return fmt::format("{}", fmt::join(summary.parts, " "));
 }
 
-double row_height(const Row& row) {
-  double height = 0;
-  for (const Group* group : row) height = std::max(height, group->height);
-  return height;
-}
-
-// Calls visit(group, corner) for each group of a row with its upper left corner at `at`. Groups of
-// different height are aligned on the side that faces the rails.
-template <class Visit>
-void each_group(const Row& row, Point at, bool is_mirrored, const Visit& visit) {
-  const double height = row_height(row);
-  for (const Group* group : row) {
-    visit(*group, Point{at.x, is_mirrored ? at.y : at.y + height - group->height});
-    at.x += group->width + row_gap;
-  }
-}
-
-// Computes the drops (lines to tracks) of a row with its upper left corner at `at`. Drops of NICs
-// are computed first, because only the drops of summaries can move sideways.
-std::vector<Drop> drops_of(const Row& row, Point at, bool is_mirrored,
-                           const std::vector<Drop>& others) {
-  std::vector<Drop> drops;
-  const auto mirrored = [&](double y, const Group& group) {
-    return is_mirrored ? group.height - y : y;
-  };
-  each_group(row, at, is_mirrored, [&](const Group& group, Point corner) {
-    for (const HostBox& host : group.hosts)
-      for (const NicStack& stack : host.stacks) {
-        const double y = corner.y + mirrored(host.at.y + stack.last.bottom(), group);
-        double x = corner.x + host.at.x + stack.last.middle() -
-                   5 * (static_cast<double>(stack.tracks.size()) - 1);
-        for (const std::size_t track : stack.tracks) {
-          drops.push_back({stack.nics.back().id, {x, y}, track});
-          x += 10;
-        }
-      }
-  });
-  each_group(row, at, is_mirrored, [&](const Group& group, Point corner) {
-    for (const Summary& summary : group.summaries) {
-      const double y = corner.y + mirrored(summary.place.bottom() - 8, group);
-      const double step = summary.place.width / (static_cast<double>(summary.tracks.size()) + 1);
-      double slot = corner.x + summary.place.x;
-      for (const std::size_t track : summary.tracks) {
-        double x = slot += step;
-        // The drop is moved sideways, at most four times, until it does not overlap another drop.
-        const auto is_close = [&](const Drop& drop) { return std::abs(drop.place.x - x) < 6; };
-        for (int tries = 0; tries < 4 && (std::ranges::any_of(drops, is_close) ||
-                                          std::ranges::any_of(others, is_close));
-             ++tries)
-          x += 5;
-        drops.push_back({text_of(summary), {x, y}, track});
-      }
-    }
-  });
-  return drops;
-}
-
-// Counts the drops (lines from a NIC down to its rail) that overlap a drop of another rail.
-std::size_t clashes(const std::vector<Drop>& drops, const std::vector<Drop>& others) {
-  std::size_t count = 0;
-  for (const Drop& drop : drops)
-    for (const Drop& other : others)
-      if (drop.track != other.track && std::abs(drop.place.x - other.place.x) < 4) ++count;
-  return count;
+// Draws a summary of several equal hosts: a box with two more boxes behind it.
+void paint_summary(Canvas& canvas, const Summary& summary) {
+  const Rect& place = summary.place;
+  const Look look{.fill = host_fill, .border = {frame_colour, 1}, .text = "#3c4248"};
+  const std::string text = text_of(summary);
+  const Rect at{place.x, place.y, place.width - 8, place.height - 8};
+  for (const double shift : {8.0, 4.0})
+    canvas.box({at.x + shift, at.y + shift, at.width, at.height}, {}, look, text);
+  canvas.box(at, wrapped(summary.parts, at.width - 12, look.font), look, text);
 }
 
 class Painter {
@@ -111,91 +210,49 @@ class Painter {
   explicit Painter(Scene scene) : scene_(std::move(scene)) {}
 
   std::string paint() {
-    fill_rows();
     measure();
     canvas_.text({margin, margin, width_ - 2 * margin, 18}, {scene_.heading},
                  {.font = heading_font, .is_bold = true});
-    double y = paint_row(rows_[0], margin + 26, false);
-    const double tracks_y = y + row_gap;
-    const bool has_tracks = !scene_.tracks.empty();
-    if (has_tracks) y = tracks_y + track_pitch * static_cast<double>(scene_.tracks.size());
-    if (!rows_[1].empty()) y = paint_row(rows_[1], y + row_gap, has_tracks);
-    canvas_.move_to({});
-    for (std::size_t track = 0; track < scene_.tracks.size(); ++track)
-      paint_track(track, tracks_y + track_pitch * static_cast<double>(track) + 5);
-    y = paint_problems(y);
-    return canvas_.finish(scene_.heading, width_, y + margin);
+    Point at{left_, margin + 26};
+    for (const Group& group : scene_.groups) {
+      paint_group(group, at);
+      at.y = paint_lanes(group, at) + group_gap;
+    }
+    for (const auto& [track, ends] : lanes_)
+      canvas_.line({{track_x(track), ends.first}, {track_x(track), ends.second}}, pen_of(track),
+                   scene_.tracks[track].title);
+    return canvas_.finish(scene_.heading, width_, paint_problems(at.y) + margin);
   }
 
  private:
-  // Fills the rows: groups in both, summaries of hosts below. Two groups that fit into a row are not
-  // split if there is a summary.
-  void fill_rows() {
-    for (Group& group : scene_.groups) {
-      place(group);
-      rows_[group.hosts.empty() ? 1 : 0].push_back(&group);
-    }
-    const std::size_t groups = rows_[0].size();
-    if (!rows_[1].empty() && groups <= 2 && row_width(rows_[0]) < widest_row) return;
-    const auto half = rows_[0].begin() + static_cast<std::ptrdiff_t>((groups + 1) / 2);
-    rows_[1].insert(rows_[1].begin(), half, rows_[0].end());
-    rows_[0].erase(half, rows_[0].end());
-  }
-
   void measure() {
-    left_ = margin;
     for (const Track& track : scene_.tracks)
       left_ = std::max(left_, 2 * margin + text_width(track.title, detail_font));
     double width = text_width(scene_.heading, heading_font);
-    for (const Row& row : rows_) width = std::max(width, row_width(row));
+    for (Group& group : scene_.groups) {
+      place(group);
+      groups_width_ = std::max(groups_width_, group.width);
+    }
+    width =
+        std::max(width, groups_width_ + track_pitch * static_cast<double>(scene_.tracks.size()));
     for (const Problem& problem : scene_.problems)
       width = std::max(width, std::min(widest_problem, text_width(problem.text, problem_font)));
     width_ = left_ + width + margin;
   }
 
-  // Returns the left edge of a row. If the picture has at most two groups, they are aligned on the
-  // left, so that equal groups are above each other. Other rows are centred, and shifted if that
-  // separates overlapping drops (lines to tracks) of different tracks.
-  double begin_of(const Row& row, double y, bool is_mirrored) const {
-    if (rows_[0].size() + rows_[1].size() <= 2) return left_;
-    const double middle = left_ + (width_ - margin - left_ - row_width(row)) / 2;
-    double best = middle;
-    std::optional<std::size_t> least;
-    for (const double shift : {0.0, 8.0, -8.0, 16.0, -16.0, 24.0, -24.0}) {
-      if (least && middle + shift < left_) continue;
-      const std::size_t here =
-          clashes(drops_of(row, {middle + shift, y}, is_mirrored, drops_), drops_);
-      if (least && here >= *least) continue;
-      least = here;
-      best = middle + shift;
-    }
-    return best;
-  }
-
-  // Draws a row and returns the y coordinate below the row.
-  double paint_row(const Row& row, double y, bool is_mirrored) {
-    const Point at{begin_of(row, y, is_mirrored), y};
-    const std::vector<Drop> drops = drops_of(row, at, is_mirrored, drops_);
-    drops_.insert(drops_.end(), drops.begin(), drops.end());
-    each_group(row, at, is_mirrored,
-               [&](const Group& group, Point corner) { paint_group(group, corner, is_mirrored); });
-    return y + row_height(row);
-  }
-
-  void paint_group(const Group& group, Point at, bool is_mirrored) {
-    const double mirrored_height = is_mirrored ? group.height : 0;
-    canvas_.move_to(at, mirrored_height);
+  void paint_group(const Group& group, Point at) {
+    canvas_.move_to(at);
     const bool has_bar = group.around && group.around->bar;
     if (group.around) paint_frame(canvas_, *group.around);
     if (has_bar) paint_switch(canvas_, *group.around);
     for (const HostBox& host : group.hosts) {
-      const double y = is_mirrored ? group.height - host.at.y - host.height : host.at.y;
-      canvas_.move_to({at.x + host.at.x, at.y + y}, is_mirrored ? host.height : 0);
-      paint_host(canvas_, host);
+      canvas_.move_to({at.x + host.at.x, at.y + host.at.y});
+      HostPainter(canvas_, host).paint();
     }
-    canvas_.move_to(at, mirrored_height);
+    canvas_.move_to(at);
     for (const Summary& summary : group.summaries) paint_summary(canvas_, summary);
     if (has_bar) paint_buses(group);
+    canvas_.move_to({});
   }
 
   // Draws the lines from the switches of an island to the hosts of the island.
@@ -210,28 +267,49 @@ class Painter {
       paint_bus(summary.place.middle(), summary.place.y, text_of(summary));
   }
 
-  void paint_track(std::size_t number, double y) {
-    const Track& track = scene_.tracks[number];
-    const std::string_view colour = track_colours[number % track_colours.size()];
-    double right = left_;
-    for (const Drop& drop : drops_)
-      if (drop.track == number) right = std::max(right, drop.place.x);
-    canvas_.box({margin / 2, y - 6, left_ - margin, 12}, {track.title},
-                {.border = {"white", 0}, .text = colour, .font = detail_font}, track.title);
-    canvas_.line({{left_ - margin / 2, y}, {right, y}},
-                 {colour, 2.2, track.is_assumed ? Dash::dashed : Dash::solid}, track.title);
-    for (const Drop& drop : drops_) {
-      if (drop.track != number) continue;
-      const Point joint{drop.place.x, y};
-      canvas_.dot(joint, 6, colour);
-      canvas_.line({drop.place, joint}, {colour, 1.4},
-                   fmt::format("{} - {}", drop.from, track.title));
+  double track_x(std::size_t track) const {
+    return left_ + groups_width_ + track_pitch * static_cast<double>(track + 1);
+  }
+
+  Pen pen_of(std::size_t track) const {
+    return {track_colours[track % track_colours.size()], 2.2,
+            scene_.tracks[track].is_assumed ? Dash::dashed : Dash::solid};
+  }
+
+  // Draws the lanes below a group with its upper left corner at `at`, and the lines from its NICs
+  // to the lanes. Returns the y coordinate below them.
+  double paint_lanes(const Group& group, Point at) {
+    std::map<std::size_t, std::vector<std::pair<std::string, Point>>> nics;  // by track
+    for (const HostBox& host : group.hosts)
+      for (const NicStack& stack : host.stacks) {
+        Point from{at.x + host.at.x + stack.last.middle() -
+                       5 * (static_cast<double>(stack.tracks.size()) - 1),
+                   at.y + host.at.y + stack.last.bottom()};
+        for (const std::size_t track : stack.tracks) {
+          nics[track].emplace_back(stack.nics.back().id, from);
+          from.x += 10;
+        }
+      }
+    double y = at.y + group.height;
+    for (const auto& [track, ends] : nics) {
+      y += track_pitch;
+      lanes_.try_emplace(track, y, y).first->second.second = y;
+      const std::string& title = scene_.tracks[track].title;
+      const Pen pen = pen_of(track);
+      canvas_.text({margin, y - 6, left_ - 2 * margin, 12}, {title},
+                   {.text = pen.colour, .font = detail_font});
+      canvas_.line({{left_ - margin / 2, y}, {track_x(track), y}}, pen, title);
+      canvas_.dot({track_x(track), y}, 6, pen.colour);
+      for (const auto& [nic, from] : ends) {
+        canvas_.dot({from.x, y}, 6, pen.colour);
+        canvas_.line({from, {from.x, y}}, {pen.colour, 1.4}, fmt::format("{} - {}", nic, title));
+      }
     }
+    return y;
   }
 
   // Lists the findings below the picture. Returns the y coordinate below the list.
   double paint_problems(double y) {
-    if (!scene_.problems.empty()) y += row_gap;
     const double width = width_ - 2 * margin;
     for (const Problem& problem : scene_.problems) {
       canvas_.text({margin, y, width, line_height}, {shortened(problem.text, width, problem_font)},
@@ -243,9 +321,8 @@ class Painter {
 
   Scene scene_;
   Canvas canvas_;
-  std::array<Row, 2> rows_;
-  std::vector<Drop> drops_;
-  double left_ = 0, width_ = 0;
+  std::map<std::size_t, std::pair<double, double>> lanes_;  // y of each track's first and last lane
+  double left_ = margin, groups_width_ = 0, width_ = 0;
 };
 
 }  // namespace

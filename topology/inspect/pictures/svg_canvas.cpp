@@ -122,19 +122,10 @@ std::string shortened(std::string_view text, double width, double font) {
   return part + "...";
 }
 
-void Canvas::move_to(Point origin, double mirrored_height) {
-  origin_ = origin;
-  mirrored_height_ = mirrored_height;
-}
-
-Point Canvas::placed(Point point) const {
-  const double y = mirrored_height_ > 0 ? mirrored_height_ - point.y : point.y;
-  return {origin_.x + point.x, origin_.y + y};
-}
+Point Canvas::placed(Point point) const { return {origin_.x + point.x, origin_.y + point.y}; }
 
 Rect Canvas::placed(const Rect& place) const {
-  const Point center = placed(Point{place.middle(), place.y + place.height / 2});
-  return {center.x - place.width / 2, center.y - place.height / 2, place.width, place.height};
+  return {origin_.x + place.x, origin_.y + place.y, place.width, place.height};
 }
 
 void Canvas::frame(const Rect& place, const Look& look, std::string_view tooltip) {

@@ -54,9 +54,8 @@ std::string shortened(std::string_view text, double width, double font);
 // A viewer shows the tooltip of a part where the mouse rests on it.
 class Canvas {
  public:
-  // Sets the origin for all positions until the next call of move_to(). If `mirrored_height` is
-  // positive, the area of this height below the origin is drawn upside down.
-  void move_to(Point origin, double mirrored_height = 0);
+  // Sets the origin for all positions until the next call of move_to().
+  void move_to(Point origin) { origin_ = origin; }
 
   void frame(const Rect& place, const Look& look, std::string_view tooltip);
   // Draws a box with centred lines of text.
@@ -76,7 +75,6 @@ class Canvas {
   Rect placed(const Rect& place) const;
 
   Point origin_;
-  double mirrored_height_ = 0;
   std::string frames_, lines_, boxes_;
 };
 

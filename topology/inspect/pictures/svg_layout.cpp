@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace atoll_v1::atoll::drawing {
 namespace {
@@ -60,27 +59,20 @@ double mean_x(const std::vector<std::size_t>& gpus, const std::vector<GpuBox>& b
 // stacks that no GPU uses are on the right. Stacks do not overlap.
 std::vector<double> stack_middles(const HostBox& host) {
   const std::vector<GpuBox>& gpus = host.gpus;
-  std::vector<double> wanted(host.stacks.size());
+  std::vector<double> middles(host.stacks.size());
   double right = gpus.empty() ? pad - nic_pitch / 2 : gpus.back().place.middle();
   for (std::size_t i = 0; i < host.stacks.size(); ++i) {
     const NicStack& stack = host.stacks[i];
     const auto& below = stack.users.empty() ? stack.near : stack.users;
-    wanted[i] = below.empty() ? right += nic_pitch : mean_x(below, gpus);
+    middles[i] = below.empty() ? right += nic_pitch : mean_x(below, gpus);
   }
-  std::vector<std::size_t> order(host.stacks.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return wanted[i]; });
-  std::vector<double> middles = wanted;
-  for (std::size_t k = 0; k < order.size(); ++k)
-    middles[order[k]] = std::max(wanted[order[k]],
-                                 k == 0 ? pad + nic_width / 2 : middles[order[k - 1]] + nic_pitch);
-  // NIC stacks that were pushed to the right move back to the left as far as there is room.
-  for (std::size_t k = order.size(); k-- > 0;) {
-    const double limit = k + 1 < order.size() ? middles[order[k + 1]] - nic_pitch
-                         : gpus.empty()       ? middles[order[k]]
-                                        : std::max(wanted[order[k]], gpus.back().place.middle());
-    const double least = pad + nic_width / 2 + static_cast<double>(k) * nic_pitch;
-    middles[order[k]] = std::max(least, std::min(middles[order[k]], limit));
+  std::vector<double*> order;
+  for (double& middle : middles) order.push_back(&middle);
+  std::ranges::stable_sort(order, {}, [](const double* middle) { return *middle; });
+  double least = pad + nic_width / 2;
+  for (double* const middle : order) {
+    *middle = std::max(*middle, least);
+    least = *middle + nic_pitch;
   }
   return middles;
 }

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "inspect/pictures/svg_scene.hpp"
-#include "inspect/words.hpp"
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::drawing {
 namespace {

@@ -31,14 +31,9 @@ struct Candidate {
   std::size_t hosts = 1;
 };
 
-struct Told {
-  std::vector<std::string> parts;
-  std::optional<std::size_t> like;  // position of the drawn host or island that looks alike
-};
-
 struct Choice {
   std::vector<std::size_t> drawn;
-  std::vector<Told> told;
+  std::vector<Summary> told;
 };
 
 using Kind = std::vector<std::size_t>;  // positions of hosts or islands that look alike
@@ -97,12 +92,11 @@ Choice choose(const std::vector<Candidate>& candidates, std::size_t most) {
     choice.drawn.insert(choice.drawn.end(), kind.begin(),
                         kind.begin() + static_cast<std::ptrdiff_t>(drawn));
     kind.erase(kind.begin(), kind.begin() + static_cast<std::ptrdiff_t>(drawn));
-    if (!kind.empty()) choice.told.push_back({describe(candidates, kind, like), like});
+    if (!kind.empty()) choice.told.push_back({describe(candidates, kind, like)});
   }
   if (!others.empty())
     choice.told.push_back(
-        {{"and " + count_hosts(candidates, others), "of " + plural(other_kinds, "other kind")},
-         std::nullopt});
+        {{"and " + count_hosts(candidates, others), "of " + plural(other_kinds, "other kind")}});
   std::ranges::sort(choice.drawn);
   return choice;
 }
@@ -193,7 +187,7 @@ Group make_group(const Parts& parts, const std::vector<Candidate>& hosts, const 
     if (outline.island)
       for (IslandBox& island : group.hosts.back().islands) island.has_frame = false;
   }
-  for (const Told& told : choice.told) group.summaries.push_back({told.parts, {}});
+  group.summaries = choice.told;
   if (outline.island) {
     group.around = make_island(parts, *outline.island);
     group.around->detail = group.hosts.front().islands.front().detail;
@@ -257,14 +251,6 @@ void add_tracks(const Parts& parts, Scene& scene) {
   if (left_out > 0) scene.heading += fmt::format(", {} not drawn", plural(left_out, "more rail"));
 }
 
-std::vector<std::size_t> tracks_of(const Group& group) {
-  std::set<std::size_t> tracks;
-  for (const HostBox& host : group.hosts)
-    for (const NicStack& stack : host.stacks)
-      tracks.insert(stack.tracks.begin(), stack.tracks.end());
-  return {tracks.begin(), tracks.end()};
-}
-
 void add_problems(const Parts& parts, Scene& scene) {
   std::vector<const Finding*> findings = findings_of(parts.inspection);
   std::erase_if(findings, [](const Finding* f) { return f->severity == Severity::info; });
@@ -316,16 +302,7 @@ Scene make_scene(const Inspection& inspection) {
   for (const std::size_t drawn : choice.drawn)
     scene.groups.push_back(make_group(parts, hosts, outlines[drawn]));
   add_tracks(parts, scene);
-  for (Group& group : scene.groups)
-    for (Summary& summary : group.summaries) summary.tracks = tracks_of(group);
-  for (const Told& told : choice.told) {
-    Summary summary{told.parts, {}};
-    const auto like = told.like ? std::ranges::find(choice.drawn, *told.like) : choice.drawn.end();
-    if (like != choice.drawn.end())
-      summary.tracks =
-          tracks_of(scene.groups[static_cast<std::size_t>(like - choice.drawn.begin())]);
-    scene.groups.emplace_back().summaries.push_back(std::move(summary));
-  }
+  for (const Summary& told : choice.told) scene.groups.emplace_back().summaries = {told};
   add_problems(parts, scene);
   return scene;
 }

@@ -95,8 +95,6 @@ struct HostBox {
 // Describes hosts that are not drawn: "node2 ... node9 are like node1 (8 hosts)".
 struct Summary {
   std::vector<std::string> parts;
-  // The tracks (lines to rails) of the host that is drawn in place of these hosts.
-  std::vector<std::size_t> tracks;
   Rect place = {};
 };
 
@@ -171,9 +169,6 @@ std::vector<const Finding*> findings_of(const Inspection& inspection);
 HostBox make_host(const Parts& parts, const HostParts& host);
 IslandBox make_island(const Parts& parts, std::size_t island);
 
-// Positions (svg_layout.cpp) and drawing (svg_painter.cpp).
-
-inline constexpr std::string_view quiet = "#5a6067";  // colour of secondary text
 inline constexpr double title_font = 12;
 inline constexpr double detail_font = 9.5;
 inline constexpr double line_height = 14;
@@ -186,19 +181,5 @@ inline constexpr double arc_height = 15;  // height in points of an arc, for eac
 // positions of parts of a host are relative to the upper left corner of the host. The positions of
 // hosts, summaries and the surrounding island are relative to the group.
 void place(Group& group);
-
-std::string_view colour_of(Severity mark, std::string_view otherwise);
-Look island_look(const IslandBox& island);
-Pen fabric_pen(const IslandBox& island, double width);
-
-// Draws the frame of an island, either inside a host or around several hosts.
-void paint_frame(Canvas& canvas, const IslandBox& island);
-void paint_switch(Canvas& canvas, const IslandBox& island);
-
-void paint_host(Canvas& canvas, const HostBox& host);
-
-// Draws a summary of several equal hosts: a box with two more boxes behind it.
-void paint_summary(Canvas& canvas, const Summary& summary);
-std::string text_of(const Summary& summary);
 
 }  // namespace atoll_v1::atoll::drawing

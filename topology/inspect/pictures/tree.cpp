@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "atoll/tooling/inspection.hpp"
-#include "inspect/cores.hpp"
+#include "inspect/derived.hpp"
 #include "inspect/pictures/paint.hpp"
 #include "path_level.hpp"
 #include "wording.hpp"

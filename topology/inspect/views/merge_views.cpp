@@ -19,9 +19,9 @@
 #include "atoll/tooling/load.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
-#include "inspect/hidden_switches.hpp"
+#include "inspect/derived.hpp"
 #include "inspect/views/views.hpp"
-#include "inspect/words.hpp"
+#include "parse_number.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"
 
