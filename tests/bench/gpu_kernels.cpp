@@ -311,25 +311,27 @@ void Bench::rows_of_tokens() const {
   const View inverse = full(tokens), dweight = full(model.hidden);
   constexpr auto overwrite = train::WriteMode::overwrite;
   table.row("rms_norm forward", {4 * t * h}, [&] {
-    ops.rms_norm_forward(stream, {model.hidden, 1e-5f, x, weight, y, inverse});
+    ops.run(stream, train::RmsNormForward{model.hidden, 1e-5f, x, weight, y, inverse});
   });
   table.row("rms_norm backward", {6 * t * h}, [&] {
-    ops.rms_norm_backward(stream,
-                          {model.hidden, x, weight, inverse, y, dx, overwrite, dweight, overwrite});
+    ops.run(stream, train::RmsNormBackward{model.hidden, x, weight, inverse, y, dx, overwrite,
+                                           dweight, overwrite});
   });
   const View heads = low(tokens * model.query_width()), angles = full(seq * model.head_dim);
   const std::vector<float> values = train::rope_table(model, seq);
   table.fill(angles, values.data());
   table.row("rope", {4 * t * q}, [&] {
-    ops.rope(stream,
-             {seq, model.heads, model.head_dim, heads, angles, train::RopeDirection::forward});
+    ops.run(stream, train::Rope{seq, model.heads, model.head_dim, heads, angles,
+                                train::RopeDirection::forward});
   });
   table.release();
   const std::int64_t ffn = tokens * model.ffn;
   const View gate = low(ffn), up = low(ffn), out = low(ffn), dgate = low(ffn), dup = low(ffn);
-  table.row("swiglu forward", {6 * t * f}, [&] { ops.swiglu_forward(stream, gate, up, out); });
+  table.row("swiglu forward", {6 * t * f}, [&] {
+    ops.run(stream, train::SwigluForward{gate, up, out});
+  });
   table.row("swiglu backward", {10 * t * f}, [&] {
-    ops.swiglu_backward(stream, {gate, up, out, dgate, dup});
+    ops.run(stream, train::SwigluBackward{gate, up, out, dgate, dup});
   });
   table.release();
 }
@@ -354,10 +356,11 @@ void Bench::attention() const {
     const double product = product_with_keys(documents, length);
     const std::string name = packed ? "attention packed" : "attention";
     table.row(name + " forward", {forward, 2 * product}, [&] {
-      ops.attention_forward(stream, {shape, q, k, v, out, lse, positions});
+      ops.run(stream, train::AttentionForward{shape, q, k, v, out, lse, positions});
     });
     table.row(name + " backward", {backward, 5 * product}, [&] {
-      ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv, positions});
+      ops.run(stream,
+              train::AttentionBackward{shape, q, k, v, out, lse, dout, dq, dk, dv, positions});
     });
   }
   table.release();
@@ -371,12 +374,13 @@ void Bench::ends() const {
   };
   const View ids = table.integers(tokens, token), embedded = low(tokens * model.hidden);
   const View words = low(model.vocab * model.hidden), dwords = full(model.vocab * model.hidden);
-  table.row("embedding forward", {4 * t * h},
-            [&] { ops.embedding_forward(stream, ids, words, embedded, model.hidden); });
+  table.row("embedding forward", {4 * t * h}, [&] {
+    ops.run(stream, train::EmbeddingForward{ids, words, embedded, model.hidden});
+  });
   const auto backward = [&](const char* name, const View& of) {
     table.row(name, {4 * vocab * h + 2 * t * h}, [&] {
-      ops.embedding_backward(
-          stream, {model.vocab, model.hidden, of, embedded, dwords, train::WriteMode::overwrite});
+      ops.run(stream, train::EmbeddingBackward{model.vocab, model.hidden, of, embedded, dwords,
+                                               train::WriteMode::overwrite});
     });
   };
   backward("embedding backward", ids);
@@ -388,7 +392,7 @@ void Bench::ends() const {
   // The operation runs in place, so repeated calls read gradients instead of logits. This does not
   // change the time of a call.
   table.row(fmt::format("cross_entropy of {}", piece), {4 * count}, [&] {
-    ops.cross_entropy(stream, {model.vocab, labels, logits, logits, 1.0f, total});
+    ops.run(stream, train::CrossEntropy{model.vocab, labels, logits, logits, 1.0f, total});
   });
   table.release();
 }

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "../unit/train_data_token_bytes.hpp"
 #include "atoll/error.hpp"
 #include "data/loaders.hpp"
 #include "data/sources.hpp"
+#include "unit/train/data_token_bytes.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::vector<char> bytes(data, data + size);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
+#include "unit/train/data_temporary.hpp"
 #include "atoll/error.hpp"
 #include "both.hpp"
 #include "model/cuda/cuda_ops.hpp"

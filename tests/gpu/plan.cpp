@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "../unit/train_data_temporary.hpp"
+#include "unit/train/data_temporary.hpp"
 #include "atoll/planner.hpp"
 #include "atoll/device.hpp"
 #include "model/config.hpp"

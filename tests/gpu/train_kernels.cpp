@@ -29,14 +29,15 @@ TEST_CASE("rms_norm") {
         const auto dy = both.random(dtype, tokens * width), dx = both.random(dtype, tokens * width);
         const auto dweight = both.random(DType::f32, width);
         both.run(*gpu, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
-          ops.rms_norm_forward(stream, {width, 1e-5f, on(x), on(weight), on(y), on(inverse)});
+          ops.run(stream,
+                  train::RmsNormForward{width, 1e-5f, on(x), on(weight), on(y), on(inverse)});
         });
         CHECK(both.difference(y) < allowed(dtype));
         CHECK(both.difference(inverse) < allowed(DType::f32));
         const auto dx_mode = mode == WriteMode::none ? WriteMode::overwrite : mode;
         both.run(*gpu, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
-          ops.rms_norm_backward(stream, {width, on(x), on(weight), on(inverse), on(dy), on(dx),
-                                         dx_mode, on(dweight), mode});
+          ops.run(stream, train::RmsNormBackward{width, on(x), on(weight), on(inverse), on(dy),
+                                                 on(dx), dx_mode, on(dweight), mode});
         });
         CHECK(both.difference(dx) < allowed(dtype));
         CHECK(both.difference(dweight) < allowed(DType::f32));
@@ -55,9 +56,9 @@ TEST_CASE("biases and their gradients") {
         const auto dbias = both.random(DType::f32, width);
         both.run(*gpu, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
           for (const WriteMode mode : {WriteMode::overwrite, WriteMode::accumulate}) {
-            ops.bias_backward(stream, {width, on(y), on(dbias), mode});
+            ops.run(stream, train::BiasBackward{width, on(y), on(dbias), mode});
           }
-          ops.add_bias(stream, on(bias), on(y));
+          ops.run(stream, train::AddBias{on(bias), on(y)});
         });
         CHECK(both.difference(dbias) < allowed(DType::f32));
         CHECK(both.difference(y) < allowed(dtype));
@@ -87,8 +88,9 @@ TEST_CASE("rope there and back") {
       for (const RopeDirection direction : {RopeDirection::forward, RopeDirection::inverse}) {
         for (const bool packed : {false, true}) {
           both.run(*gpu, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
-            ops.rope(stream, {seq, heads, head_dim, on(x), on(table), direction,
-                              packed ? atoll::ConstView(on(positions)) : atoll::ConstView{}});
+            ops.run(stream,
+                    train::Rope{seq, heads, head_dim, on(x), on(table), direction,
+                                packed ? atoll::ConstView(on(positions)) : atoll::ConstView{}});
           });
           CHECK(both.difference(x) < (packed ? 2 : 1) * allowed(dtype));
         }
@@ -106,8 +108,8 @@ TEST_CASE("swiglu, in place too") {
       const auto gate = both.random(dtype, n), up = both.random(dtype, n);
       const auto dout = both.random(dtype, n), out = both.zeros(dtype, n);
       both.run(*gpu, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
-        ops.swiglu_forward(stream, on(gate), on(up), on(out));
-        ops.swiglu_backward(stream, {on(gate), on(up), on(dout), on(gate), on(up)});
+        ops.run(stream, train::SwigluForward{on(gate), on(up), on(out)});
+        ops.run(stream, train::SwigluBackward{on(gate), on(up), on(dout), on(gate), on(up)});
       });
       CHECK(both.difference(out) < allowed(dtype));
       CHECK(both.difference(gate) < allowed(dtype));
@@ -128,13 +130,14 @@ TEST_CASE("embedding: rows, and their gradient with the same bits every time") {
         const auto table = both.random(dtype, vocab * width);
         const auto out = both.zeros(dtype, tokens * width), dy = both.random(dtype, tokens * width);
         const auto dtable = both.random(DType::f32, vocab * width);
-        gpu->embedding_backward(both.gpu_stream(),
-                                {vocab, width, ids.on_gpu(), dy.on_gpu(), dtable.on_gpu(), mode});
+        gpu->run(both.gpu_stream(), train::EmbeddingBackward{vocab, width, ids.on_gpu(),
+                                                             dy.on_gpu(), dtable.on_gpu(), mode});
         const auto first = both.bytes(dtable);
         both.push(dtable);
         both.run(*gpu, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
-          ops.embedding_forward(stream, on(ids), on(table), on(out), width);
-          ops.embedding_backward(stream, {vocab, width, on(ids), on(dy), on(dtable), mode});
+          ops.run(stream, train::EmbeddingForward{on(ids), on(table), on(out), width});
+          ops.run(stream,
+                  train::EmbeddingBackward{vocab, width, on(ids), on(dy), on(dtable), mode});
         });
         CHECK(both.difference(out) == 0);
         CHECK(both.bytes(dtable) == first);
@@ -160,7 +163,8 @@ TEST_CASE("embedding: the gradient of many equal tokens") {
           const auto dy = both.random(DType::bf16, tokens * width);
           const auto dtable = both.random(DType::f32, vocab * width);
           both.run(*gpu, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
-            ops.embedding_backward(stream, {vocab, width, on(ids), on(dy), on(dtable), mode});
+            ops.run(stream,
+                    train::EmbeddingBackward{vocab, width, on(ids), on(dy), on(dtable), mode});
           });
           CHECK(both.difference(dtable) < allowed(DType::f32));
         }
@@ -186,14 +190,14 @@ TEST_CASE("cross_entropy, with ignored labels, with and without a gradient, into
           both.push(kept);
           both.run(*gpu, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
             const View to = gradient ? on(dlogits) : View{nullptr, 0, out};
-            ops.cross_entropy(stream, {vocab, on(labels), on(kept), to, 0.25f, on(total)});
+            ops.run(stream, train::CrossEntropy{vocab, on(labels), on(kept), to, 0.25f, on(total)});
           });
           CHECK(both.difference(total) < 1e-5);
           if (gradient) CHECK(both.difference(dlogits) < (out == DType::bf16 ? 1e-2 : 1e-5));
         }
         if (in != out) continue;
-        gpu->cross_entropy(both.gpu_stream(), {vocab, labels.on_gpu(), logits.on_gpu(),
-                                               logits.on_gpu(), 0.25f, total.on_gpu()});
+        gpu->run(both.gpu_stream(), train::CrossEntropy{vocab, labels.on_gpu(), logits.on_gpu(),
+                                                        logits.on_gpu(), 0.25f, total.on_gpu()});
         CHECK(both.bytes(logits) == both.bytes(dlogits));
       }
     }

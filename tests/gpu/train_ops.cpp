@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
+#include "unit/train/data_temporary.hpp"
 #include "atoll/error.hpp"
 #include "both.hpp"
 #include "model/cuda/attention.hpp"
@@ -67,12 +67,8 @@ struct Kernels {
 struct ByOps {
   Both& both;
   std::unique_ptr<Ops> ops;
-  void forward(const AttentionForward& args) const {
-    ops->attention_forward(both.gpu_stream(), args);
-  }
-  void backward(const AttentionBackward& args) const {
-    ops->attention_backward(both.gpu_stream(), args);
-  }
+  void forward(const AttentionForward& args) const { ops->run(both.gpu_stream(), args); }
+  void backward(const AttentionBackward& args) const { ops->run(both.gpu_stream(), args); }
 };
 
 // Attention by cuDNN only. Sets all_done to false if cuDNN does not support a call.
@@ -140,9 +136,9 @@ void check_attention(Both& both, const Attention& attention, AttentionShape shap
   if (packed) shape.documents = count_documents(positions);
   attention.forward(
       {shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu(), positions.on_gpu()});
-  both.ops().attention_forward(both.host_stream(),
-                               {shape, q.on_host(), k.on_host(), v.on_host(), out.on_host(),
-                                lse.on_host(), positions.on_host()});
+  both.ops().run(both.host_stream(),
+                 AttentionForward{shape, q.on_host(), k.on_host(), v.on_host(), out.on_host(),
+                                  lse.on_host(), positions.on_host()});
   CHECK(both.difference(out) < allowed_of_attention(dtype));
   CHECK(both.difference(lse) < allowed_of_attention(DType::f32));
   // Both backward passes start from the same forward result, that of the host.
@@ -150,10 +146,10 @@ void check_attention(Both& both, const Attention& attention, AttentionShape shap
   both.push(lse);
   attention.backward({shape, q.on_gpu(), k.on_gpu(), v.on_gpu(), out.on_gpu(), lse.on_gpu(),
                       dout.on_gpu(), dq.on_gpu(), dk.on_gpu(), dv.on_gpu(), positions.on_gpu()});
-  both.ops().attention_backward(
-      both.host_stream(),
-      {shape, q.on_host(), k.on_host(), v.on_host(), out.on_host(), lse.on_host(), dout.on_host(),
-       dq.on_host(), dk.on_host(), dv.on_host(), positions.on_host()});
+  both.ops().run(both.host_stream(),
+                 AttentionBackward{shape, q.on_host(), k.on_host(), v.on_host(), out.on_host(),
+                                   lse.on_host(), dout.on_host(), dq.on_host(), dk.on_host(),
+                                   dv.on_host(), positions.on_host()});
   CHECK(both.difference(dq) < allowed_of_attention(dtype));
   CHECK(both.difference(dk) < allowed_of_attention(dtype));
   CHECK(both.difference(dv) < allowed_of_attention(dtype));
@@ -338,17 +334,17 @@ TEST_CASE(
   const auto out = both.zeros(DType::f32, tokens * width);
   const auto ids = both.ids(tokens, 0, vocab);
   auto stream = both.gpu().stream();
-  ops->embedding_forward(stream, ids.on_gpu(), table.on_gpu(), out.on_gpu(), width);
+  ops->run(stream, EmbeddingForward{ids.on_gpu(), table.on_gpu(), out.on_gpu(), width});
   ops->check_ids(stream);
   CHECK_NOTHROW(stream.synchronize());
   ids.on_host().as<std::int32_t>()[3] = vocab;
   both.push(ids);
-  ops->embedding_forward(stream, ids.on_gpu(), table.on_gpu(), out.on_gpu(), width);
+  ops->run(stream, EmbeddingForward{ids.on_gpu(), table.on_gpu(), out.on_gpu(), width});
   ops->check_ids(stream);
   CHECK_THROWS_WITH(stream.synchronize(), "token 11 at position 3 is not in the vocabulary of 11");
   auto other = both.gpu().stream();
   const auto logits = both.random(DType::f32, tokens * vocab), total = both.zeros(DType::f64, 2);
-  ops->cross_entropy(other, {vocab, ids.on_gpu(), logits.on_gpu(), {}, 1.0f, total.on_gpu()});
+  ops->run(other, CrossEntropy{vocab, ids.on_gpu(), logits.on_gpu(), {}, 1.0f, total.on_gpu()});
   ops->check_ids(other);
   CHECK_THROWS_WITH(other.synchronize(), "label 11 at position 3 is not in the vocabulary of 11");
 }
@@ -364,15 +360,17 @@ TEST_CASE("wrong arguments are refused at the call, and so is what is too large 
   for (const std::int64_t wide : {4097, 8200}) {
     const auto row = both.random(DType::f32, wide), inverse = both.zeros(DType::f32, 1);
     CHECK_THROWS_AS(
-        ops->rms_norm_forward(both.gpu_stream(), {wide, 1e-5f, row.on_gpu(), row.on_gpu(),
-                                                  row.on_gpu(), inverse.on_gpu()}),
+        ops->run(both.gpu_stream(), RmsNormForward{wide, 1e-5f, row.on_gpu(), row.on_gpu(),
+                                                   row.on_gpu(), inverse.on_gpu()}),
         atoll::Error);
   }
   constexpr std::int64_t width = 257;
   const auto q = both.random(DType::f32, width), lse = both.zeros(DType::f32, 1);
-  CHECK_THROWS_AS(
-      ops->attention_forward(
-          both.gpu_stream(),
-          {{1, 1, 1, 1, width, 0}, q.on_gpu(), q.on_gpu(), q.on_gpu(), q.on_gpu(), lse.on_gpu()}),
-      atoll::Error);
+  CHECK_THROWS_AS(ops->run(both.gpu_stream(), AttentionForward{{1, 1, 1, 1, width, 0},
+                                                               q.on_gpu(),
+                                                               q.on_gpu(),
+                                                               q.on_gpu(),
+                                                               q.on_gpu(),
+                                                               lse.on_gpu()}),
+                  atoll::Error);
 }

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "../train/job.hpp"
-#include "../unit/train_data_temporary.hpp"
+#include "unit/train/data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
 #include "loop/nonfinite.hpp"
 #include "loop/optimizer.hpp"

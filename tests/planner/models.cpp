@@ -5,13 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "../unit/damaged_json.hpp"
-#include "../unit/train_data_temporary.hpp"
-#include "atoll/planner.hpp"
 #include "atoll/error.hpp"
+#include "atoll/planner.hpp"
 #include "plan/cluster.hpp"
 #include "plan/measure.hpp"
 #include "plan/past_run.hpp"
+#include "unit/damaged_json.hpp"
+#include "unit/train/data_temporary.hpp"
 
 namespace {
 

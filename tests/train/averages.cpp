@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "job.hpp"
 #include "loop/averaging.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 namespace fs = std::filesystem;

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "atoll/error.hpp"
 #include "atoll/world.hpp"
 #include "loop/checkpoints.hpp"
 #include "loop/run_folder.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using train_test::TemporaryFolder;
 namespace fs = std::filesystem;

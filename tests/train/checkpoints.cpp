@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "checkpoint/index.hpp"
 #include "job.hpp"
 #include "loop/run_folder.hpp"
 #include "report/files.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 namespace fs = std::filesystem;

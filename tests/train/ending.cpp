@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "fail.hpp"
 #include "job.hpp"
 #include "loop/results.hpp"
 #include "loop/stopping.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 using nlohmann::json;

@@ -15,11 +15,11 @@
 #include <tuple>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "atoll/schedule.hpp"
 #include "job.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 

@@ -8,9 +8,9 @@
 #include <sstream>
 #include <string>
 
-#include "../unit/train_data_temporary.hpp"
-#include "../unit/train_data_token_bytes.hpp"
 #include "job.hpp"
+#include "unit/train/data_temporary.hpp"
+#include "unit/train/data_token_bytes.hpp"
 
 using namespace train_test;
 using nlohmann::json;

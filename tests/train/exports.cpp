@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "data/tokenizer.hpp"
 #include "job.hpp"
 #include "loop/model_source.hpp"
 #include "model/hf_config.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 using nlohmann::json;

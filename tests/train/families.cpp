@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
 #include "data/tokenizer.hpp"
 #include "job.hpp"
@@ -14,6 +13,7 @@
 #include "loop/model_source.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 namespace fs = std::filesystem;

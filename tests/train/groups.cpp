@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "job.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 namespace fs = std::filesystem;

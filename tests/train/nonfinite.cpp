@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "job.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 using nlohmann::json;

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "atoll/log.hpp"
 #include "loop/processors.hpp"
 #include "thread_ranks.hpp"
+#include "unit/train/data_temporary.hpp"
 
 namespace {
 

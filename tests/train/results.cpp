@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "atoll/mesh.hpp"
 #include "job.hpp"
 #include "loop/fabric_check.hpp"
@@ -16,6 +15,7 @@
 #include "loop/strategy.hpp"
 #include "model/hf_config.hpp"
 #include "thread_ranks.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 using nlohmann::json;

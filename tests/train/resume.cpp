@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
 #include "checkpoint/index.hpp"
 #include "job.hpp"
 #include "model/params.hpp"
 #include "thread_ranks.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 namespace fs = std::filesystem;

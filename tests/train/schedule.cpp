@@ -7,7 +7,7 @@
 #include <numbers>
 #include <string>
 
-#include "../unit/train_data_temporary.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using doctest::Approx;
 using train::learning_rate;

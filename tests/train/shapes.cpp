@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "job.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 

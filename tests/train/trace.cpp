@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "job.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 using doctest::Approx;

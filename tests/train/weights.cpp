@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
 #include "data/tokenizer.hpp"
 #include "fail.hpp"
@@ -15,6 +14,7 @@
 #include "loop/weight_files.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
 using nlohmann::json;

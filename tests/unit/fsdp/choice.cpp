@@ -7,7 +7,7 @@
 #include "atoll/optimizer.hpp"
 #include "thread_ranks.hpp"
 #include "unit/error_text.hpp"
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::DType;
 using atoll::load_topology;

@@ -115,7 +115,7 @@ struct Rank {
   }
 
   plugin_ranks::Group group;
-  Comm comm;
+  HostCommunicator comm;
 };
 
 void forget() {

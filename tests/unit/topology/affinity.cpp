@@ -5,7 +5,7 @@
 
 #include "facts.hpp"
 #include "path_level.hpp"
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::Affinity;
 using atoll::PathLevel;

@@ -9,7 +9,7 @@
 #include <regex>
 
 #include "atoll/tooling/load.hpp"
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::Finding;
 using atoll::Inspection;

@@ -10,8 +10,8 @@
 #include "inspect/importers/importer.hpp"
 #include "unit/captured_tree.hpp"
 #include "unit/hwloc_machines.hpp"
-#include "unit/unit/topology/import.hpp"
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/import.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::get_fact;
 using atoll::Island;

@@ -2,7 +2,7 @@
 
 #include "gpu_models.hpp"
 #include "inspect/derived.hpp"
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::Island;
 using atoll::IslandState;

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "json/document.hpp"
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::Error;
 using atoll::ErrorCode;

@@ -11,8 +11,8 @@
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
 #include "unit/captured_tree.hpp"
-#include "unit/unit/topology/import.hpp"
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/import.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::get_fact;
 using atoll::Island;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 
 namespace meshes {
 

@@ -1,7 +1,7 @@
 // Tests of check_mesh() with meshes that were made by hand.
 #include <doctest/doctest.h>
 
-#include "unit/unit/topology/mesh.hpp"
+#include "unit/topology/mesh.hpp"
 
 using atoll::IslandState;
 using machines::gpu;

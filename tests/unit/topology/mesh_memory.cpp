@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "unit/unit/topology/mesh.hpp"
+#include "unit/topology/mesh.hpp"
 
 using atoll::IslandState;
 using namespace meshes;

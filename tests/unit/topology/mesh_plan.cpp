@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <random>
 
-#include "unit/unit/topology/mesh.hpp"
+#include "unit/topology/mesh.hpp"
 
 using atoll::IslandState;
 using machines::gpu;

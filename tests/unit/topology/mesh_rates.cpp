@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "atoll/level_schedule.hpp"
-#include "unit/unit/topology/mesh.hpp"
+#include "unit/topology/mesh.hpp"
 
 using atoll::GroupRate;
 using atoll::IslandState;

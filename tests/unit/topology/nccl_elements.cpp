@@ -2,7 +2,7 @@
 // partitions.
 #include <sys/resource.h>
 
-#include "unit/unit/topology/nccl_files.hpp"
+#include "unit/topology/nccl_files.hpp"
 
 using namespace nccl_files;
 using atoll::get_fact;

@@ -1,7 +1,7 @@
 // Tests of writing NCCL topology files. An export keeps everything that was imported.
 #include "atoll/tooling/inspection.hpp"
-#include "unit/unit/topology/machines.hpp"
-#include "unit/unit/topology/nccl_files.hpp"
+#include "unit/topology/machines.hpp"
+#include "unit/topology/nccl_files.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Tests of reading NCCL topology files of a few lines each.
-#include "unit/unit/topology/import.hpp"
-#include "unit/unit/topology/nccl_files.hpp"
+#include "unit/topology/import.hpp"
+#include "unit/topology/nccl_files.hpp"
 
 namespace {
 

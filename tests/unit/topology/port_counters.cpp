@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "facts.hpp"
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::compare_ports;
 using atoll::Finding;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::Error;
 using atoll::ErrorCode;

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 #include "wording.hpp"
 
 using atoll::Topology;

@@ -13,7 +13,7 @@
 #include "atoll/mesh.hpp"
 #include "comm/placement/rank_environment.hpp"
 #include "thread_ranks.hpp"
-#include "unit/unit/topology/machines.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::Error;
 using atoll::Mesh;

@@ -182,7 +182,7 @@ TEST_CASE(
     const auto step = batches.step({0, 0});
     // Rank 0 has 3 samples, so it needs two micro batches of at most 2 samples each.
     CHECK(step.micro_batches == 2);
-    shares.push_back(step.mine.size());
+    shares.push_back(step.rows.size());
     const auto last = batches.micro_batch(step, 1);
     if (rank == 0) {
       CHECK(samples_in(last).size() == 1);
@@ -272,7 +272,7 @@ TEST_CASE("options: a huge global batch is one step of everything") {
   const auto data = numbered(10);
   Batches batches(data, {.global_batch = INT64_MAX, .micro_batch = 3, .seq = 48}, {1, 2});
   CHECK(batches.steps_per_epoch() == 1);
-  CHECK(batches.step({0, 0}).mine.size() == 5);
+  CHECK(batches.step({0, 0}).rows.size() == 5);
 }
 
 TEST_CASE("packed: every sample appears once, with positions from 0") {

@@ -195,7 +195,7 @@ TEST_CASE("queue: the steps of a run in order, bounded, and errors arrive at the
     const auto loaded = queue.take();
     const auto plan = plain.step(plain.position(step));
     CHECK(loaded.plan.position == plan.position);
-    CHECK(loaded.plan.mine == plan.mine);
+    CHECK(loaded.plan.rows == plan.rows);
     REQUIRE(loaded.batches.size() == static_cast<std::size_t>(plan.micro_batches));
     CHECK(loaded.batches[0].tokens == plain.micro_batch(plan, 0).tokens);
   }
@@ -224,7 +224,7 @@ TEST_CASE("queue: an error arrives when the step that causes it is taken") {
   train::StepQueue queue(batches, 0, 8);
   const auto order = train::epoch_order(8, 0, 0);
   for (std::size_t step = 0; order[step] != 5; ++step)
-    CHECK(queue.take().plan.mine[0] == order[step]);
+    CHECK(queue.take().plan.rows[0][0] == order[step]);
   for (int again = 0; again < 2; ++again) {
     CHECK(failure_of([&] { (void)queue.take(); }).says("sample 5"));
   }

@@ -29,7 +29,7 @@ TEST_CASE("synthetic: full rows of the model's vocabulary, a function of the see
       .data = "synthetic", .samples = 20, .seq = 33, .seed = 5, .model = {.vocabulary = 100}};
   const auto data = train::open_dataset(spec, source_bytes());
   REQUIRE(data.size() == 20);
-  CHECK(data.total_valid() == 20 * 33);
+  CHECK(data.statistics[0].trained == 20 * 33);
   std::set<std::int32_t> seen;
   for (std::int64_t i = 0; i < data.size(); ++i) {
     const auto sample = data.sample(i);

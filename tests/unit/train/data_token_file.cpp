@@ -127,7 +127,7 @@ TEST_CASE("token file: documents are rows, cut and dropped by what they train") 
   // Prompts can be trained too.
   const auto all = load(three_documents(), folder, {.seq = 3, .train_on = train::TrainOn::all});
   CHECK(all.sample(0).labels == std::vector<std::int32_t>{2, 3, 4});
-  CHECK(all.total_valid() == 3 + 1 + 3);
+  CHECK(all.valid(0) + all.valid(1) + all.valid(2) == 3 + 1 + 3);
   CHECK(load(three_documents(), folder, {.samples = 2, .seq = 3}).size() == 2);
 }
 

@@ -2,16 +2,16 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
-#include <functional>
 
 #include "atoll/error.hpp"
 #include "checkpoint/safetensors.hpp"
-#include "unit/train/model_file.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using atoll::DType;
 using atoll::Error;
 using atoll::ErrorCode;
 using atoll::fsdp::SafetensorsFile;
+using train_test::TemporaryFolder;
 
 namespace {
 
@@ -26,28 +26,25 @@ std::string file_of(const std::string& header, std::size_t data_bytes) {
 void check_bad(const std::string& content, const std::string& expected,
                ErrorCode code = ErrorCode::bad_data) {
   CAPTURE(expected);
-  const TemporaryFile file("bad.safetensors", content);
-  try {
-    SafetensorsFile::open(file.path());
-    FAIL("nothing was thrown");
-  } catch (const Error& error) {
-    const std::string what = error.what();
-    CHECK(error.code() == code);
-    CHECK(what.find(expected) != std::string::npos);
-    CHECK(what.find("bad.safetensors: byte ") != std::string::npos);
-  }
+  const TemporaryFolder folder;
+  const auto file = folder.write("bad.safetensors", content);
+  const auto failure = train_test::failure_of([&] { SafetensorsFile::open(file); });
+  CHECK(failure.code == code);
+  CHECK(failure.says(expected));
+  CHECK(failure.says("bad.safetensors: byte "));
 }
 
 }  // namespace
 
 TEST_CASE("tensors and metadata of a safetensors file") {
-  const TemporaryFile file(
+  const TemporaryFolder folder;
+  const auto file = folder.write(
       "good.safetensors", file_of(R"({"b":{"dtype":"U8","shape":[3],"data_offsets":[16,19]},)"
                                   R"("a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
                                   R"("none":{"dtype":"BF16","shape":[0,7],"data_offsets":[16,16]},)"
                                   R"("__metadata__":{"format":"pt"}})",
                                   19));
-  SafetensorsFile opened = SafetensorsFile::open(file.path());
+  SafetensorsFile opened = SafetensorsFile::open(file);
   const SafetensorsFile moved = std::move(opened);
   REQUIRE(moved.tensors().size() == 3);
   CHECK(moved.tensors()[0].name == "a");

@@ -41,11 +41,13 @@ Outputs run(const AttentionShape& shape, const Inputs& in, DType dtype, int thre
             Tensor::unset(queries, dtype), Tensor::unset(keys, dtype), Tensor::unset(keys, dtype)};
   const Tensor positions(document_positions);
   Bench bench(threads, bf16);
-  bench.ops.attention_forward(bench.stream, {shape, q.view(), k.view(), v.view(), o.out.view(),
-                                             o.lse.view(), positions.view()});
-  bench.ops.attention_backward(
-      bench.stream, {shape, q.view(), k.view(), v.view(), o.out.view(), o.lse.view(), dout.view(),
-                     o.dq.view(), o.dk.view(), o.dv.view(), positions.view()});
+  bench.ops.run(bench.stream,
+                train::AttentionForward{shape, q.view(), k.view(), v.view(), o.out.view(),
+                                        o.lse.view(), positions.view()});
+  bench.ops.run(bench.stream,
+                train::AttentionBackward{shape, q.view(), k.view(), v.view(), o.out.view(),
+                                         o.lse.view(), dout.view(), o.dq.view(), o.dk.view(),
+                                         o.dv.view(), positions.view()});
   bench.done();
   return o;
 }

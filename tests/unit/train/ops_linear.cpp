@@ -229,14 +229,15 @@ TEST_CASE("embedding looks rows up and adds gradients of repeated tokens") {
       const Tensor tokens(ids), ttable(table, dtype), tdy(dy, dtype);
       const Tensor out = Tensor::unset(5 * width, dtype);
       const Tensor dtable = Tensor::unset(vocab * width, DType::f32);
-      bench.ops.embedding_forward(bench.stream, tokens.view(), ttable.view(), out.view(), width);
-      bench.ops.embedding_backward(bench.stream, {vocab, width, tokens.view(), tdy.view(),
-                                                  dtable.view(), WriteMode::overwrite});
+      bench.ops.run(bench.stream,
+                    train::EmbeddingForward{tokens.view(), ttable.view(), out.view(), width});
+      bench.ops.run(bench.stream, train::EmbeddingBackward{vocab, width, tokens.view(), tdy.view(),
+                                                           dtable.view(), WriteMode::overwrite});
       bench.done();
       CHECK(out.values() == looked_up);
       CHECK(relative_error(dtable.values(), expected) < tolerance(DType::f32));
-      bench.ops.embedding_backward(bench.stream, {vocab, width, tokens.view(), tdy.view(),
-                                                  dtable.view(), WriteMode::accumulate});
+      bench.ops.run(bench.stream, train::EmbeddingBackward{vocab, width, tokens.view(), tdy.view(),
+                                                           dtable.view(), WriteMode::accumulate});
       bench.done();
       CHECK(relative_error(dtable.values(), plus(expected, expected)) < tolerance(DType::f32));
     }
@@ -248,7 +249,8 @@ TEST_CASE("a token outside the vocabulary is an error of the stream") {
     Bench bench;
     const Tensor tokens(std::vector<std::int32_t>{0, id}), table(Values(8), DType::f32);
     const Tensor out = Tensor::unset(4, DType::f32);
-    bench.ops.embedding_forward(bench.stream, tokens.view(), table.view(), out.view(), 2);
+    bench.ops.run(bench.stream,
+                  train::EmbeddingForward{tokens.view(), table.view(), out.view(), 2});
     CHECK_THROWS_AS(bench.done(), atoll::Error);
   }
 }

@@ -33,11 +33,12 @@ void check_rms_norm(Size size, DType dtype, int threads) {
   const Tensor y = Tensor::unset(count, dtype), inverse = Tensor::unset(size.rows, DType::f32);
   const Tensor dweight = Tensor::unset(size.width, DType::f32);
   Bench bench(threads);
-  bench.ops.rms_norm_forward(
-      bench.stream, {size.width, eps, tx.view(), tweight.view(), y.view(), inverse.view()});
-  bench.ops.rms_norm_backward(
-      bench.stream, {size.width, tx.view(), tweight.view(), inverse.view(), tdy.view(), dx.view(),
-                     WriteMode::accumulate, dweight.view(), WriteMode::overwrite});
+  bench.ops.run(bench.stream, train::RmsNormForward{size.width, eps, tx.view(), tweight.view(),
+                                                    y.view(), inverse.view()});
+  bench.ops.run(bench.stream,
+                train::RmsNormBackward{size.width, tx.view(), tweight.view(), inverse.view(),
+                                       tdy.view(), dx.view(), WriteMode::accumulate, dweight.view(),
+                                       WriteMode::overwrite});
   bench.done();
   const auto eps64 = static_cast<double>(eps);
   CHECK(relative_error(y.values(), rms_norm(size.width, eps64, x, weight)) < tolerance(dtype));
@@ -47,9 +48,10 @@ void check_rms_norm(Size size, DType dtype, int threads) {
       [&](const Values& v) { return dot(dy, rms_norm(size.width, eps64, x, v)); }, weight);
   CHECK(relative_error(dx.values(), plus(expected_dx, dx_before)) < tolerance(dtype));
   CHECK(relative_error(dweight.values(), expected_dweight) < tolerance(DType::f32));
-  bench.ops.rms_norm_backward(
-      bench.stream, {size.width, tx.view(), tweight.view(), inverse.view(), tdy.view(), dx.view(),
-                     WriteMode::overwrite, dweight.view(), WriteMode::accumulate});
+  bench.ops.run(bench.stream,
+                train::RmsNormBackward{size.width, tx.view(), tweight.view(), inverse.view(),
+                                       tdy.view(), dx.view(), WriteMode::overwrite, dweight.view(),
+                                       WriteMode::accumulate});
   bench.done();
   if (size.width > 1) CHECK(relative_error(dx.values(), expected_dx) < tolerance(dtype));
   CHECK(relative_error(dweight.values(), plus(expected_dweight, expected_dweight)) <
@@ -69,8 +71,8 @@ EntropyRun run_cross_entropy(const std::vector<std::int32_t>& labels, const Valu
   // The gradient overwrites the logits if the input and the output have the same dtype.
   const Tensor& dlogits = in == out ? tlogits : separate;
   const auto vocab = count / static_cast<std::int64_t>(labels.size());
-  bench.ops.cross_entropy(
-      bench.stream, {vocab, tlabels.view(), tlogits.view(), dlogits.view(), scale, total.view()});
+  bench.ops.run(bench.stream, train::CrossEntropy{vocab, tlabels.view(), tlogits.view(),
+                                                  dlogits.view(), scale, total.view()});
   bench.done();
   return {dlogits.values(), total.values()};
 }
@@ -98,9 +100,9 @@ TEST_CASE("swiglu and its gradients, also in place") {
       const Tensor tgate(gate, dtype), tup(up, dtype), tdout(dout, dtype);
       const Tensor out = Tensor::unset(count, dtype);
       Bench bench(2);
-      bench.ops.swiglu_forward(bench.stream, tgate.view(), tup.view(), out.view());
-      bench.ops.swiglu_backward(bench.stream,
-                                {tgate.view(), tup.view(), tdout.view(), tgate.view(), tup.view()});
+      bench.ops.run(bench.stream, train::SwigluForward{tgate.view(), tup.view(), out.view()});
+      bench.ops.run(bench.stream, train::SwigluBackward{tgate.view(), tup.view(), tdout.view(),
+                                                        tgate.view(), tup.view()});
       bench.done();
       CHECK(relative_error(out.values(), swiglu(gate, up)) < tolerance(dtype));
       const Values dgate =
@@ -118,7 +120,7 @@ TEST_CASE("swiglu far from zero neither overflows nor hides NaN") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Tensor gate({-1000, -90, 90, 1000, nan}, DType::f32), up({1, 1, 1, 1, 1}, DType::f32);
   const Tensor out = Tensor::unset(5, DType::f32);
-  bench.ops.swiglu_forward(bench.stream, gate.view(), up.view(), out.view());
+  bench.ops.run(bench.stream, train::SwigluForward{gate.view(), up.view(), out.view()});
   bench.done();
   const Values values = out.values();
   CHECK(std::abs(values[0]) < 1e-20);
@@ -144,13 +146,13 @@ TEST_CASE("a bias is added to each row, and its gradient is the sum of the rows"
         const Tensor ty(y, dtype), bias(b, dtype);
         const Tensor gradient(Values(static_cast<std::size_t>(width), 2.0), DType::f32);
         Bench bench(3);
-        bench.ops.bias_backward(bench.stream,
-                                {width, ty.view(), gradient.view(), WriteMode::accumulate});
+        bench.ops.run(bench.stream, train::BiasBackward{width, ty.view(), gradient.view(),
+                                                        WriteMode::accumulate});
         bench.done();
         CHECK(relative_error(gradient.values(), sums) < 1e-5);
-        bench.ops.bias_backward(bench.stream,
-                                {width, ty.view(), gradient.view(), WriteMode::overwrite});
-        bench.ops.add_bias(bench.stream, bias.view(), ty.view());
+        bench.ops.run(bench.stream,
+                      train::BiasBackward{width, ty.view(), gradient.view(), WriteMode::overwrite});
+        bench.ops.run(bench.stream, train::AddBias{bias.view(), ty.view()});
         bench.done();
         for (double& sum : sums) sum -= 2.0;
         CHECK(relative_error(gradient.values(), sums) < 1e-4);
@@ -175,12 +177,12 @@ TEST_CASE("rope rotates and its inverse rotates back") {
       const Values x = rounded(random_values(random, 2 * seq * heads * head_dim), dtype);
       const Tensor tx(x, dtype), table = rotary_table(seq + 2, head_dim, theta);
       Bench bench(2);
-      bench.ops.rope(bench.stream,
-                     {seq, heads, head_dim, tx.view(), table.view(), RopeDirection::forward});
+      bench.ops.run(bench.stream, train::Rope{seq, heads, head_dim, tx.view(), table.view(),
+                                              RopeDirection::forward});
       bench.done();
       CHECK(relative_error(tx.values(), rope(seq, heads, head_dim, theta, x)) < tolerance(dtype));
-      bench.ops.rope(bench.stream,
-                     {seq, heads, head_dim, tx.view(), table.view(), RopeDirection::inverse});
+      bench.ops.run(bench.stream, train::Rope{seq, heads, head_dim, tx.view(), table.view(),
+                                              RopeDirection::inverse});
       bench.done();
       CHECK(relative_error(tx.values(), x) < 2 * tolerance(dtype));
     }

@@ -107,31 +107,24 @@ class SentencePiece:
             trained = bytearray(b"0" * len(found))
             for begin, end in spans:
                 first = self._index(encode, part, found, begin - at)
-                last = self._behind(encode, part, found, end - at)
+                last = self._index(encode, part, found, end - at, is_end=True)
                 trained[first:last] = b"1" * (last - first)
             ids += found
             mask += trained
             at += len(part)
         return ids, mask
 
-    def _index(self, encode, part, ids, place):
-        """The index of the first id at or behind a character of a part."""
+    def _index(self, encode, part, ids, place, is_end=False):
+        """The index of the first id at or behind the character at `place` of a part; or, if a span ends there, the
+        index behind the id that has the character before."""
         if place <= 0:
             return 0
         if place >= len(part) or part in self.special:
             return len(ids)
-        return common_length(encode(part[:place]), ids)
-
-    def _behind(self, encode, part, ids, place):
-        """The index behind the id that has the character before `place` of a part."""
-        if place <= 0:
-            return 0
-        if place >= len(part) or part in self.special:
-            return len(ids)
-        # A piece may reach beyond the place, so that the common ids spell a shorter text.
         alone = encode(part[:place])
         index = common_length(alone, ids)
-        missing = sum(map(self._length, alone[index:]))
+        # A piece may reach beyond the place, so that the common ids spell a shorter text.
+        missing = sum(map(self._length, alone[index:])) if is_end else 0
         while index < len(ids) and missing > 0:
             missing -= self._length(ids[index])
             index += 1

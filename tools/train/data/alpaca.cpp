@@ -19,6 +19,29 @@ namespace {
 // superlinear tokenizer, a single huge record could take minutes.
 constexpr std::size_t longest_piece = 128;
 
+// Ids of bos, prompt, output and eos, and the index of the first target.
+struct Encoded {
+  std::vector<std::int32_t> ids;
+  std::size_t first_target = 1;
+};
+
+Encoded encode(const AlpacaRecord& record, const DataSpec& spec, const Tokenizer& tokenizer) {
+  const std::size_t most = (static_cast<std::size_t>(spec.seq) + 1) * longest_piece;
+  const std::string prompt = alpaca_prompt(record);
+  const std::string whole = prompt + record.output;
+  const auto used = std::string_view(whole).substr(0, most);
+  const auto prompt_ids = tokenizer.encode(prompt.substr(0, most));
+  const auto whole_ids = tokenizer.encode(used);
+  Encoded row{{tokenizer.bos()}};
+  row.ids.insert(row.ids.end(), whole_ids.begin(), whole_ids.end());
+  if (used.size() == whole.size()) row.ids.push_back(tokenizer.eos());
+  if (spec.train_on == TrainOn::all) return row;
+  const auto common =
+      std::mismatch(prompt_ids.begin(), prompt_ids.end(), whole_ids.begin(), whole_ids.end());
+  row.first_target += static_cast<std::size_t>(common.first - prompt_ids.begin());
+  return row;
+}
+
 }  // namespace
 
 std::string alpaca_prompt(const AlpacaRecord& record) {
@@ -29,68 +52,54 @@ std::string alpaca_prompt(const AlpacaRecord& record) {
                      record.instruction, record.input);
 }
 
-bool AlpacaRows::add(const AlpacaRecord& record) {
-  const auto limit = static_cast<std::size_t>(spec_.seq) + 1;
-  const std::string prompt = alpaca_prompt(record);
-  const std::string whole = prompt + record.output;
-  const auto used = std::string_view(whole).substr(0, limit * longest_piece);
-
-  std::vector<std::int32_t> ids{tokenizer_.bos()};
-  const auto prompt_ids = tokenizer_.encode(prompt.substr(0, limit * longest_piece));
-  const auto whole_ids = tokenizer_.encode(used);
-  const auto common =
-      std::mismatch(prompt_ids.begin(), prompt_ids.end(), whole_ids.begin(), whole_ids.end());
-  const std::size_t first_output = 1 + static_cast<std::size_t>(common.first - prompt_ids.begin());
-  const std::size_t first_target = spec_.train_on == TrainOn::all ? 1 : first_output;
-  ids.insert(ids.end(), whole_ids.begin(), whole_ids.end());
-  if (used.size() == whole.size()) ids.push_back(tokenizer_.eos());
-
-  if (ids.size() > limit) {
-    ids.resize(limit);
-    ++cut_;
+Dataset alpaca_rows(std::string name, const DataSpec& spec, const Tokenizer& tokenizer,
+                    std::int64_t count, const std::function<AlpacaRecord(std::int64_t)>& record) {
+  Dataset dataset(std::move(name));
+  std::int64_t cut = 0, dropped = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (spec.samples > 0 && dataset.size() == spec.samples) break;
+    auto [ids, first_target] = encode(record(i), spec, tokenizer);
+    const bool is_long = ids.size() > static_cast<std::size_t>(spec.seq) + 1;
+    if (is_long) ids.resize(static_cast<std::size_t>(spec.seq) + 1);
+    if (first_target >= ids.size()) {
+      ++dropped;
+      continue;
+    }
+    if (is_long) ++cut;
+    std::vector<std::int32_t> labels(ids.begin() + 1, ids.end());
+    std::fill_n(labels.begin(), first_target - 1, ignored_label);
+    dataset.add(std::span(ids).first(labels.size()), labels);
   }
-  if (first_target >= ids.size()) {
-    ++dropped_;
-    return true;
-  }
-  std::vector<std::int32_t> labels(ids.begin() + 1, ids.end());
-  std::fill_n(labels.begin(), first_target - 1, ignored_label);
-  dataset_.add(std::span(ids).first(labels.size()), labels);
-  return spec_.samples == 0 || dataset_.size() < spec_.samples;
-}
-
-void AlpacaRows::finish() {
-  SetStatistics statistics = measure(*dataset_.rows(), dataset_.name());
-  statistics.documents += dropped_;
-  statistics.cut = cut_ - dropped_;
-  statistics.dropped = dropped_;
-  dataset_.statistics.push_back(std::move(statistics));
-  if (dropped_ > 0) {
-    dataset_.warnings.push_back(
+  SetStatistics statistics = measure(*dataset.rows(), dataset.name());
+  statistics.documents += dropped;
+  statistics.cut = cut;
+  statistics.dropped = dropped;
+  dataset.statistics.push_back(std::move(statistics));
+  if (dropped > 0) {
+    dataset.warnings.push_back(
         fmt::format("{}: {} samples dropped, since their output begins after {} tokens",
-                    dataset_.name(), dropped_, spec_.seq));
+                    dataset.name(), dropped, spec.seq));
   }
-  if (cut_ > dropped_) {
-    dataset_.warnings.push_back(fmt::format("{}: {} samples cut to {} tokens", dataset_.name(),
-                                            cut_ - dropped_, spec_.seq));
+  if (cut > 0) {
+    dataset.warnings.push_back(
+        fmt::format("{}: {} samples cut to {} tokens", dataset.name(), cut, spec.seq));
   }
+  return dataset;
 }
 
 Dataset load_alpaca(std::string_view text, const std::string& file, const DataSpec& spec,
                     const Tokenizer& tokenizer) {
   const nlohmann::json list = parse_json(text, file);
   if (!list.is_array()) fail(ErrorCode::bad_data, "{}: not a list of records", file);
-  Dataset dataset(std::filesystem::path(file).filename().string());
-  AlpacaRows rows(spec, tokenizer, dataset);
-  for (std::size_t i = 0; i < list.size(); ++i) {
+  const auto read = [&](std::int64_t i) -> AlpacaRecord {
     const std::string name = fmt::format("record {}", i + 1);
-    if (!list[i].is_object()) fail(ErrorCode::bad_data, "{}: {}: not a record", file, name);
-    const JsonReader record(list[i], fmt::format("{}: {}", file, name));
-    if (!rows.add({record.text("instruction"), record.text_or("input", ""), record.text("output")}))
-      break;
-  }
-  rows.finish();
-  return dataset;
+    const nlohmann::json& json = list[static_cast<std::size_t>(i)];
+    if (!json.is_object()) fail(ErrorCode::bad_data, "{}: {}: not a record", file, name);
+    const JsonReader record(json, fmt::format("{}: {}", file, name));
+    return {record.text("instruction"), record.text_or("input", ""), record.text("output")};
+  };
+  return alpaca_rows(std::filesystem::path(file).filename().string(), spec, tokenizer,
+                     static_cast<std::int64_t>(list.size()), read);
 }
 
 bool is_small_alpaca(const std::filesystem::path& file) {

@@ -176,9 +176,7 @@ StepPlan Batches::step(Position position) {
   for (int rank = 0; rank < share_.ranks; ++rank) {
     const auto begin = static_cast<std::size_t>(part_begin(step.samples, rank, share_.ranks));
     const auto end = static_cast<std::size_t>(part_begin(step.samples, rank + 1, share_.ranks));
-    const auto part = samples.subspan(begin, end - begin);
-    if (rank == share_.rank) step.mine.assign(part.begin(), part.end());
-    rows_of_ranks.push_back(rows(part));
+    rows_of_ranks.push_back(rows(samples.subspan(begin, end - begin)));
     most_rows = std::max(most_rows, rows_of_ranks.back().size());
   }
   step.micro_batches = (static_cast<int>(most_rows) - 1) / options_.micro_batch + 1;

@@ -82,7 +82,7 @@ struct RowShape {
 
 using Row = std::vector<std::uint32_t>;  // samples that share the row, in order
 
-// One step. All members except `mine` and `rows` are equal on every rank.
+// One step. All members except `rows` are equal on every rank.
 struct StepPlan {
   Position position;
   std::int64_t samples = 0;  // samples, valid, real and padded are totals over all ranks
@@ -93,7 +93,6 @@ struct StepPlan {
   std::int32_t micro_rows = 0;        // rows of each, at most those of the options
   std::vector<RowShape> shapes;       // element r * micro_batches + m: micro batch m of rank r
   std::vector<std::int64_t> lengths;  // lengths of all rows, or of all documents if packed
-  std::vector<std::uint32_t> mine;    // this rank's samples, in order
   std::vector<Row> rows;              // this rank's rows, ordered by micro batch
 };
 

@@ -31,18 +31,6 @@ Sample Dataset::sample(std::int64_t index) const {
   return sample;
 }
 
-std::int64_t Dataset::total_tokens() const noexcept {
-  std::int64_t total = 0;
-  for (std::int64_t i = 0; i < size(); ++i) total += length(i);
-  return total;
-}
-
-std::int64_t Dataset::total_valid() const noexcept {
-  std::int64_t total = 0;
-  for (std::int64_t i = 0; i < size(); ++i) total += valid(i);
-  return total;
-}
-
 std::uint64_t Dataset::fingerprint() const noexcept {
   std::uint64_t hash = rows_->fingerprint();
   for (const Portion& portion : portions) {
@@ -183,6 +171,21 @@ std::vector<std::int64_t> shares(std::int64_t limit, const std::vector<std::int6
   return all;
 }
 
+// The samples of an evaluation: at most `limit`, from the first `sizes[i]` of each set; a limit of 0
+// takes all.
+Dataset evaluated(std::vector<Dataset> sets, const std::vector<std::int64_t>& sizes,
+                  std::int64_t limit) {
+  const std::vector<std::int64_t> used = shares(limit, sizes);
+  std::vector<Dataset> parts;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    if (used[i] == 0) continue;
+    parts.push_back(used[i] == sets[i].size() ? std::move(sets[i]) : part_of(sets[i], 0, used[i]));
+  }
+  Dataset all = join(std::move(parts));
+  all.portions.clear();  // every sample is evaluated once
+  return all;
+}
+
 Dataset open_evaluation(DataSpec spec, const EvalSpec& eval, const Tokenizer& tokenizer) {
   spec.data = eval.data;
   const bool is_one = parse_sources(eval.data, spec.data_type).size() == 1;
@@ -190,13 +193,7 @@ Dataset open_evaluation(DataSpec spec, const EvalSpec& eval, const Tokenizer& to
   std::vector<Dataset> sets = open_sources(spec, tokenizer);
   std::vector<std::int64_t> sizes;
   for (const Dataset& set : sets) sizes.push_back(set.size());
-  const std::vector<std::int64_t> used = shares(eval.samples, sizes);
-  std::vector<Dataset> evaluated;
-  for (std::size_t i = 0; i < sets.size(); ++i) {
-    if (used[i] == 0) continue;
-    evaluated.push_back(used[i] == sizes[i] ? std::move(sets[i]) : part_of(sets[i], 0, used[i]));
-  }
-  return join(std::move(evaluated));
+  return evaluated(std::move(sets), sizes, eval.samples);
 }
 
 }  // namespace
@@ -212,25 +209,18 @@ RunData open_run_data(const DataSpec& spec, const EvalSpec& eval, const Tokenize
     RunData data{open_dataset(spec, tokenizer), std::nullopt};
     if (eval.data.empty()) return data;
     data.eval = open_evaluation(spec, eval, tokenizer);
-    data.eval->portions.clear();  // every sample is evaluated once
     return data;
   }
-  std::vector<Dataset> trained, evaluated;
+  std::vector<Dataset> trained;
   std::vector<std::int64_t> taken;
-  const std::vector<Dataset> sets = open_sources(spec, tokenizer);
+  std::vector<Dataset> sets = open_sources(spec, tokenizer);
   for (const Dataset& set : sets) {
     require(set.size() >= 2, "--eval-split: {} has only {} sample", set.name(), set.size());
     const auto wanted = std::llround(eval.split * static_cast<double>(set.size()));
     taken.push_back(std::clamp<std::int64_t>(wanted, 1, set.size() - 1));
     trained.push_back(part_of(set, taken.back(), set.size() - taken.back()));
   }
-  const std::vector<std::int64_t> used = shares(eval.samples, taken);
-  for (std::size_t i = 0; i < sets.size(); ++i) {
-    if (used[i] > 0) evaluated.push_back(part_of(sets[i], 0, used[i]));
-  }
-  RunData data{join(std::move(trained)), join(std::move(evaluated))};
-  data.eval->portions.clear();
-  return data;
+  return {join(std::move(trained)), evaluated(std::move(sets), taken, eval.samples)};
 }
 
 }  // namespace train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,9 +64,6 @@ class Dataset {
   std::int64_t length(std::int64_t index) const noexcept { return rows_->length(index); }
   std::int64_t valid(std::int64_t index) const noexcept { return rows_->valid(index); }
 
-  // Totals over all samples. These functions look at every sample.
-  std::int64_t total_tokens() const noexcept;
-  std::int64_t total_valid() const noexcept;
   std::int64_t longest() const noexcept { return rows_->longest(); }
 
   // Hash of the contents. Ranks compare it at the start, because hosts with different copies of a
@@ -89,6 +87,11 @@ class Dataset {
 
 // Figures of samples in memory, in which each sample counts as a document.
 SetStatistics measure(const Rows& rows, std::string name);
+
+// Sets the figures of lengths of `result`, whose documents and tokens are known. The percentile of
+// very many documents is that of some, evenly spread.
+void measure_lengths(const std::function<std::int64_t(std::int64_t)>& length,
+                     SetStatistics& result);
 
 // One line for each set: documents, tokens, lengths, the share of trained tokens, and documents
 // that are cut; for mixed sets also how often an epoch passes them.

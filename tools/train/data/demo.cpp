@@ -100,14 +100,8 @@ AlpacaRecord demo_record(std::uint64_t seed, std::int64_t index) {
 }
 
 Dataset make_demo(const DataSpec& spec, const Tokenizer& tokenizer) {
-  Dataset dataset("demo");
-  AlpacaRows rows(spec, tokenizer, dataset);
-  const std::int64_t records = spec.samples > 0 ? spec.samples : default_records;
-  for (std::int64_t i = 0; i < records; ++i) {
-    if (!rows.add(demo_record(spec.seed, i))) break;
-  }
-  rows.finish();
-  return dataset;
+  return alpaca_rows("demo", spec, tokenizer, spec.samples > 0 ? spec.samples : default_records,
+                     [&](std::int64_t i) { return demo_record(spec.seed, i); });
 }
 
 }  // namespace train

@@ -1,9 +1,12 @@
 #include "data/file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <sodium.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -79,6 +82,27 @@ MappedFile::~MappedFile() {
   if (bytes_.empty()) return;
   // munmap takes a pointer to memory that may be written, but writes nothing.
   ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+struct Digest::State {
+  crypto_generichash_state hash;
+};
+
+Digest::Digest() : state_(std::make_shared<State>()) {
+  crypto_generichash_init(&state_->hash, nullptr, 0, crypto_generichash_BYTES);
+}
+
+void Digest::add(std::span<const std::byte> bytes) {
+  crypto_generichash_update(&state_->hash, reinterpret_cast<const unsigned char*>(bytes.data()),
+                            bytes.size());
+}
+
+std::string Digest::finish() {
+  std::array<unsigned char, crypto_generichash_BYTES> bytes{};
+  crypto_generichash_final(&state_->hash, bytes.data(), bytes.size());
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
 }
 
 }  // namespace train

@@ -1,9 +1,10 @@
-// Reads and maps untrusted files.
+// Reads and maps untrusted files, and computes their checksums.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -29,6 +30,20 @@ class MappedFile {
 
  private:
   std::span<const std::byte> bytes_;
+};
+
+// BLAKE2b with 256 bits, by libsodium.
+class Digest {
+ public:
+  Digest();
+
+  void add(std::span<const std::byte> bytes);
+  // Returns the digest in hexadecimal digits. May be called once.
+  std::string finish();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace train

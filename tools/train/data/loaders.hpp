@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -18,27 +19,11 @@ struct AlpacaRecord {
   std::string output;
 };
 
-// Turns records into rows (alpaca.cpp): bos, prompt, output, eos, cut to seq + 1 tokens, of which
-// the last is only a target. Labels begin at the output. A record is dropped and counted if its
-// output does not begin within the row.
-class AlpacaRows {
- public:
-  AlpacaRows(const DataSpec& spec, const Tokenizer& tokenizer, Dataset& dataset) noexcept
-      : spec_(spec), tokenizer_(tokenizer), dataset_(dataset) {}
-
-  // Returns false once the dataset has `spec.samples` rows.
-  bool add(const AlpacaRecord& record);
-
-  // Adds warnings and statistics to the dataset. Call once, after the last record.
-  void finish();
-
- private:
-  const DataSpec& spec_;
-  const Tokenizer& tokenizer_;
-  Dataset& dataset_;
-  std::int64_t dropped_ = 0;
-  std::int64_t cut_ = 0;
-};
+// The rows of records 0 to `count` - 1 (alpaca.cpp), at most spec.samples of them: bos, prompt,
+// output, eos, cut to seq + 1 tokens, of which the last is only a target. Labels begin at the
+// output. A record is dropped and counted if its output does not begin within the row.
+Dataset alpaca_rows(std::string name, const DataSpec& spec, const Tokenizer& tokenizer,
+                    std::int64_t count, const std::function<AlpacaRecord(std::int64_t)>& record);
 
 // The text before the output: the usual Alpaca headings without their preface.
 std::string alpaca_prompt(const AlpacaRecord& record);

@@ -44,6 +44,22 @@ std::uint64_t MemoryRows::fingerprint() const noexcept {
   return hash;
 }
 
+std::int64_t BorrowedRows::length(std::int64_t index) const noexcept {
+  const auto [rows, i] = find(index);
+  return rows.length(i);
+}
+
+std::int64_t BorrowedRows::valid(std::int64_t index) const noexcept {
+  const auto [rows, i] = find(index);
+  return rows.valid(i);
+}
+
+void BorrowedRows::read(std::int64_t index, std::span<std::int32_t> tokens,
+                        std::span<std::int32_t> labels) const {
+  const auto [rows, i] = find(index);
+  rows.read(i, tokens, labels);
+}
+
 std::uint64_t ChosenRows::fingerprint() const noexcept {
   const auto first = static_cast<std::uint64_t>(first_), size = static_cast<std::uint64_t>(size_);
   return scramble(rows_->fingerprint() ^ scramble(scramble(first) + size));
@@ -53,32 +69,16 @@ JoinedRows::JoinedRows(std::vector<std::shared_ptr<const Rows>> sets) : sets_(st
   for (const auto& set : sets_) begin_.push_back(begin_.back() + set->size());
 }
 
-std::pair<const Rows*, std::int64_t> JoinedRows::find(std::int64_t index) const noexcept {
+JoinedRows::Place JoinedRows::find(std::int64_t index) const noexcept {
   const auto next = std::upper_bound(begin_.begin(), begin_.end(), index);
   const auto set = static_cast<std::size_t>(next - begin_.begin()) - 1;
-  return {sets_[set].get(), index - begin_[set]};
-}
-
-std::int64_t JoinedRows::length(std::int64_t index) const noexcept {
-  const auto [set, i] = find(index);
-  return set->length(i);
-}
-
-std::int64_t JoinedRows::valid(std::int64_t index) const noexcept {
-  const auto [set, i] = find(index);
-  return set->valid(i);
+  return {*sets_[set], index - begin_[set]};
 }
 
 std::int64_t JoinedRows::longest() const noexcept {
   std::int64_t longest = 0;
   for (const auto& set : sets_) longest = std::max(longest, set->longest());
   return longest;
-}
-
-void JoinedRows::read(std::int64_t index, std::span<std::int32_t> tokens,
-                      std::span<std::int32_t> labels) const {
-  const auto [set, i] = find(index);
-  set->read(i, tokens, labels);
 }
 
 std::uint64_t JoinedRows::fingerprint() const noexcept {

@@ -54,30 +54,39 @@ class MemoryRows final : public Rows {
   std::vector<std::int64_t> valid_;
 };
 
+// A set whose samples are those of other sets.
+class BorrowedRows : public Rows {
+ public:
+  std::int64_t length(std::int64_t index) const noexcept final;
+  std::int64_t valid(std::int64_t index) const noexcept final;
+  void read(std::int64_t index, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> labels) const final;
+
+ protected:
+  // The set of a sample, and the sample's index in it.
+  struct Place {
+    const Rows& rows;
+    std::int64_t index;
+  };
+  virtual Place find(std::int64_t index) const noexcept = 0;
+};
+
 // Some samples of another set: places [first, first + size) of a permutation of it, which needs no
 // memory.
-class ChosenRows final : public Rows {
+class ChosenRows final : public BorrowedRows {
  public:
   ChosenRows(std::shared_ptr<const Rows> rows, const Permutation& permutation, std::int64_t first,
              std::int64_t size)
       : rows_(std::move(rows)), permutation_(permutation), first_(first), size_(size) {}
 
   std::int64_t size() const noexcept override { return size_; }
-  std::int64_t length(std::int64_t index) const noexcept override {
-    return rows_->length(chosen(index));
-  }
-  std::int64_t valid(std::int64_t index) const noexcept override {
-    return rows_->valid(chosen(index));
-  }
   std::int64_t longest() const noexcept override { return rows_->longest(); }
-  void read(std::int64_t index, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> labels) const override {
-    rows_->read(chosen(index), tokens, labels);
-  }
   std::uint64_t fingerprint() const noexcept override;
 
  private:
-  std::int64_t chosen(std::int64_t index) const noexcept { return permutation_(first_ + index); }
+  Place find(std::int64_t index) const noexcept override {
+    return {*rows_, permutation_(first_ + index)};
+  }
 
   std::shared_ptr<const Rows> rows_;
   Permutation permutation_;
@@ -85,21 +94,16 @@ class ChosenRows final : public Rows {
 };
 
 // The samples of several sets, one set after another.
-class JoinedRows final : public Rows {
+class JoinedRows final : public BorrowedRows {
  public:
   explicit JoinedRows(std::vector<std::shared_ptr<const Rows>> sets);
 
   std::int64_t size() const noexcept override { return begin_.back(); }
-  std::int64_t length(std::int64_t index) const noexcept override;
-  std::int64_t valid(std::int64_t index) const noexcept override;
   std::int64_t longest() const noexcept override;
-  void read(std::int64_t index, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> labels) const override;
   std::uint64_t fingerprint() const noexcept override;
 
  private:
-  // The set of a sample, and the sample's index in it.
-  std::pair<const Rows*, std::int64_t> find(std::int64_t index) const noexcept;
+  Place find(std::int64_t index) const noexcept override;
 
   std::vector<std::shared_ptr<const Rows>> sets_;
   std::vector<std::int64_t> begin_{0};

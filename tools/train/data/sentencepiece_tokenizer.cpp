@@ -15,8 +15,8 @@ constexpr std::uintmax_t largest_model = 64U << 20U;
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  explicit SentencePieceTokenizer(const std::filesystem::path& file)
-      : name_(file.filename().string()) {
+  explicit SentencePieceTokenizer(const std::filesystem::path& file) {
+    name_ = file.filename().string();
     const std::string bytes = read_file(file, largest_model);
     digest_ = sha256(bytes);
     check_sentencepiece_file(bytes, file.string());
@@ -25,8 +25,12 @@ class SentencePieceTokenizer final : public Tokenizer {
       fail(ErrorCode::bad_data, "{}: not a SentencePiece model: {}", file.string(),
            status.error_message());
     }
+    vocab_size_ = processor_.GetPieceSize();
+    bos_ = processor_.bos_id();
+    eos_ = processor_.eos_id();
+    pad_ = processor_.pad_id() >= 0 ? processor_.pad_id() : eos_;
     // Rows begin with bos and samples end with eos, so training needs both.
-    if (processor_.bos_id() < 0 || processor_.eos_id() < 0) {
+    if (bos_ < 0 || eos_ < 0) {
       fail(ErrorCode::bad_data, "{}: the model has no bos or no eos piece", file.string());
     }
   }
@@ -42,8 +46,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     std::vector<int> pieces;
     pieces.reserve(ids.size());
     for (const std::int32_t id : ids) {
-      require(id >= 0 && id < vocab_size(), "{}: token {} is not in [0, {})", name_, id,
-              vocab_size());
+      require(id >= 0 && id < vocab_size_, "{}: token {} is not in [0, {})", name_, id,
+              vocab_size_);
       if (!processor_.IsControl(id)) pieces.push_back(id);
     }
     std::string text;
@@ -52,23 +56,14 @@ class SentencePieceTokenizer final : public Tokenizer {
     return text;
   }
 
-  std::int32_t vocab_size() const noexcept override { return processor_.GetPieceSize(); }
-  std::int32_t bos() const noexcept override { return processor_.bos_id(); }
-  std::int32_t eos() const noexcept override { return processor_.eos_id(); }
-  std::int32_t pad() const noexcept override {
-    return processor_.pad_id() >= 0 ? processor_.pad_id() : processor_.eos_id();
-  }
-  std::string_view name() const noexcept override { return name_; }
-  TokenizerDigest digest() const noexcept override { return digest_; }
-
   // "legacy" keeps the space that SentencePiece puts before a text.
   std::string transformers_config() const override {
     auto config = nlohmann::ordered_json::object();
     config["tokenizer_class"] = "LlamaTokenizer";
     config["add_bos_token"] = true;
     config["add_eos_token"] = false;
-    config["bos_token"] = processor_.IdToPiece(processor_.bos_id());
-    config["eos_token"] = processor_.IdToPiece(processor_.eos_id());
+    config["bos_token"] = processor_.IdToPiece(bos_);
+    config["eos_token"] = processor_.IdToPiece(eos_);
     config["unk_token"] = processor_.IdToPiece(processor_.unk_id());
     config["pad_token"] = nullptr;
     if (processor_.pad_id() >= 0) config["pad_token"] = processor_.IdToPiece(processor_.pad_id());
@@ -78,8 +73,6 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
-  std::string name_;
-  TokenizerDigest digest_{};
   sentencepiece::SentencePieceProcessor processor_;
 };
 

@@ -29,16 +29,6 @@ constexpr Kind generated[] = {{"demo", SourceKind::demo},
 
 constexpr std::uintmax_t largest_tokenizer = std::uintmax_t{256} << 20U;
 
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
-bool is_folder(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
-}
-
 // Removes ":WEIGHT" from the end of the text.
 std::optional<double> take_weight(std::string& text) {
   const std::size_t colon = text.rfind(':');
@@ -52,11 +42,6 @@ std::optional<double> take_weight(std::string& text) {
   return weight;
 }
 
-std::string extension_of(const std::filesystem::path& path) {
-  const std::string extension = path.extension().string();
-  return extension.empty() ? "" : extension.substr(1);
-}
-
 SourceSpec parse_source(std::string text, const std::string& data_type) {
   SourceSpec source;
   if (const auto weight = take_weight(text)) source.weight = *weight;
@@ -68,21 +53,22 @@ SourceSpec parse_source(std::string text, const std::string& data_type) {
     return source;
   }
   const std::size_t colon = text.find(':');
-  const auto* found = std::end(kinds);
-  if (colon != std::string::npos) {
-    found = std::ranges::find(kinds, std::string_view(text).substr(0, colon), &Kind::name);
-    if (found != std::end(kinds)) {
-      source.ending = found->name;
-      source.path = text.substr(colon + 1);
-    }
+  const auto kind_of = [](std::string_view name) {
+    return std::ranges::find(kinds, name, &Kind::name);
+  };
+  const auto* found = colon == text.npos ? std::end(kinds) : kind_of(text.substr(0, colon));
+  if (found != std::end(kinds)) {
+    source.ending = found->name;
+    source.path = text.substr(colon + 1);
+  } else if (const std::string ending = source.path.extension().string(); !ending.empty()) {
+    found = kind_of(std::string_view(ending).substr(1));
   }
-  if (found == std::end(kinds)) {
-    found = std::ranges::find(kinds, extension_of(source.path), &Kind::name);
-  }
+  std::error_code ignored;
   if (found != std::end(kinds)) {
     source.kind = found->kind;
   } else {
-    require(!is_folder(source.path), "data {}: a folder; name the files in it", text);
+    require(!std::filesystem::is_directory(source.path, ignored),
+            "data {}: a folder; name the files in it", text);
     require(!data_type.empty(),
             "data {}: use demo, synthetic, synthetic:copy, or a .tok, .json, .jsonl, .txt, .md, "
             ".parquet or .arrow file (tok:FILE, json:FILE, jsonl:FILE, text:FILE for other names); "
@@ -98,14 +84,18 @@ SourceSpec parse_source(std::string text, const std::string& data_type) {
 // Token ids without a tokenizer: their text, if any, comes from a token file.
 class IdTokenizer final : public Tokenizer {
  public:
-  IdTokenizer(std::string name, std::int32_t size) : name_(std::move(name)), size_(size) {}
+  IdTokenizer(std::string name, std::int32_t size) {
+    name_ = std::move(name);
+    vocab_size_ = size;
+  }
   explicit IdTokenizer(TokenFile file)
-      : name_(file.tokenizer_name().empty() ? "ids" : file.tokenizer_name()),
-        size_(file.vocabulary()),
-        eos_(file.eos().value_or(unknown)),
-        pad_(file.pad().value_or(std::max(eos_, 0))),
-        digest_(file.tokenizer_digest()),
-        file_(std::move(file)) {}
+      : IdTokenizer(file.tokenizer_name().empty() ? "ids" : file.tokenizer_name(),
+                    file.vocabulary()) {
+    eos_ = file.eos().value_or(eos_);
+    pad_ = file.pad().value_or(std::max(eos_, 0));
+    digest_ = file.tokenizer_digest();
+    file_.emplace(std::move(file));
+  }
 
   std::vector<std::int32_t> encode(std::string_view) const override {
     fail(
@@ -117,24 +107,14 @@ class IdTokenizer final : public Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     for (const std::int32_t id : ids) {
-      require(id >= 0 && id < size_, "{}: token {} is not in [0, {})", name_, id, size_);
+      require(id >= 0 && id < vocab_size_, "{}: token {} is not in [0, {})", name_, id,
+              vocab_size_);
       if (file_) text += file_->piece(id);
     }
     return text;
   }
-  std::int32_t vocab_size() const noexcept override { return size_; }
-  std::int32_t bos() const noexcept override { return unknown; }
-  std::int32_t eos() const noexcept override { return eos_; }
-  std::int32_t pad() const noexcept override { return pad_; }
-  std::string_view name() const noexcept override { return name_; }
-  TokenizerDigest digest() const noexcept override { return digest_; }
 
  private:
-  std::string name_;
-  std::int32_t size_;
-  static constexpr std::int32_t unknown = -1;
-  std::int32_t eos_ = unknown, pad_ = 0;
-  TokenizerDigest digest_{};
   std::optional<TokenFile> file_;
 };
 
@@ -158,9 +138,11 @@ std::vector<SourceSpec> parse_sources(const std::string& data, const std::string
   if (!data_type.empty()) token_type_from_name(data_type);
   std::vector<SourceSpec> sources;
   // A file whose name has a comma may be used alone.
+  std::error_code ignored;
+  const bool is_file = std::filesystem::exists(data, ignored);
   std::string_view rest = data;
   while (!rest.empty() || sources.empty()) {
-    const std::size_t comma = exists(data) ? rest.size() : std::min(rest.find(','), rest.size());
+    const std::size_t comma = is_file ? rest.size() : std::min(rest.find(','), rest.size());
     sources.push_back(parse_source(std::string(rest.substr(0, comma)), data_type));
     require(comma + 1 != rest.size(), "--data {}: nothing follows the last comma", data);
     rest.remove_prefix(std::min(comma + 1, rest.size()));

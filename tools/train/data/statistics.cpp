@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "data/dataset.hpp"
 #include "data/order.hpp"
@@ -18,23 +19,6 @@ std::string grouped(std::int64_t value) {
   return digits;
 }
 
-// Keeps each sample's text on the lines of its own and free of terminal codes.
-std::string escaped(std::string_view text) {
-  std::string shown;
-  for (const char c : text) {
-    if (c == '\n') {
-      shown += "\\n";
-    } else if (c == '\t') {
-      shown += "\\t";
-    } else if ((c >= 0 && c < ' ') || c == '\x7f') {
-      shown += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
-    } else {
-      shown.push_back(c);
-    }
-  }
-  return shown;
-}
-
 // Runs of positions whose targets are all trained or all ignored, as text.
 std::string marked_text(const Sample& sample, const Tokenizer& tokenizer) {
   std::string text;
@@ -48,8 +32,11 @@ std::string marked_text(const Sample& sample, const Tokenizer& tokenizer) {
       if (token_after(t) != ignored_label) run.push_back(token_after(t));
       ++t;
     }
-    text += fmt::format("  {} \"{}\"\n", trained ? "trained" : "prompt ",
-                        escaped(tokenizer.decode(run)));
+    // Quotes and escapes keep the text on its line and free of terminal codes.
+    using Json = nlohmann::json;
+    text += fmt::format(
+        "  {} {}\n", trained ? "trained" : "prompt ",
+        Json(tokenizer.decode(run)).dump(-1, ' ', false, Json::error_handler_t::replace));
   }
   return text;
 }
@@ -60,19 +47,31 @@ SetStatistics measure(const Rows& rows, std::string name) {
   SetStatistics result;
   result.name = std::move(name);
   result.documents = result.samples = rows.size();
-  std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < rows.size(); ++i) {
-    lengths.push_back(rows.length(i));
-    result.tokens += lengths.back();
+    result.tokens += rows.length(i);
     result.trained += rows.valid(i);
   }
-  if (lengths.empty()) return result;
-  std::ranges::sort(lengths);
-  result.shortest = lengths.front();
-  result.longest = lengths.back();
-  result.percentile95 = lengths[lengths.size() * 95 / 100];
-  result.mean = static_cast<double>(result.tokens) / static_cast<double>(lengths.size());
+  measure_lengths([&](std::int64_t i) { return rows.length(i); }, result);
   return result;
+}
+
+void measure_lengths(const std::function<std::int64_t(std::int64_t)>& length,
+                     SetStatistics& result) {
+  if (result.documents == 0) return;
+  constexpr std::int64_t most = std::int64_t{1} << 20U;
+  const std::int64_t step = (result.documents - 1) / most + 1;
+  std::vector<std::int64_t> some;
+  result.shortest = result.tokens;
+  for (std::int64_t d = 0; d < result.documents; ++d) {
+    const std::int64_t tokens = length(d);
+    result.shortest = std::min(result.shortest, tokens);
+    result.longest = std::max(result.longest, tokens);
+    if (d % step == 0) some.push_back(tokens);
+  }
+  const auto place = some.begin() + static_cast<std::ptrdiff_t>(some.size() * 95 / 100);
+  std::nth_element(some.begin(), place, some.end());
+  result.percentile95 = *place;
+  result.mean = static_cast<double>(result.tokens) / static_cast<double>(result.documents);
 }
 
 std::vector<std::string> statistics_lines(const Dataset& dataset) {

@@ -129,11 +129,6 @@ void TokenFile::refuse(std::uint64_t byte, std::string_view reason) const {
        reason);
 }
 
-std::uint64_t TokenFile::number(std::size_t at, std::size_t bytes) const noexcept {
-  return bytes == sizeof(std::uint32_t) ? load<std::uint32_t>(bytes_.data() + at)
-                                        : load<std::uint64_t>(bytes_.data() + at);
-}
-
 void TokenFile::read_header() {
   const auto magic_bytes = std::as_bytes(std::span(magic));
   if (bytes_.size() < magic.size() ||
@@ -144,7 +139,7 @@ void TokenFile::read_header() {
          name_);
   }
   if (bytes_.size() < token_header_bytes) refuse(bytes_.size(), "the file ends inside its header");
-  const auto small = [&](std::size_t at) { return static_cast<std::uint32_t>(number(at, 4)); };
+  const auto small = [&](std::size_t at) { return load<std::uint32_t>(bytes_.data() + at); };
   const std::uint32_t version = small(version_at);
   if (version < 1 || version > known_version) {
     refuse(version_at, fmt::format("version {}, but this program reads versions 1 to {}", version,
@@ -182,7 +177,8 @@ void TokenFile::read_header() {
 
 // Computes where each section begins. The sections must fill the file exactly.
 void TokenFile::place_sections() {
-  const std::uint64_t documents = number(documents_at, 8), tokens = number(tokens_at, 8);
+  const auto documents = load<std::uint64_t>(bytes_.data() + documents_at);
+  const auto tokens = load<std::uint64_t>(bytes_.data() + tokens_at);
   // These bounds also keep the sums below from overflowing.
   if (tokens < 1 || tokens > bytes_.size()) refuse(tokens_at, fmt::format("{} tokens", tokens));
   if (documents < 1 || documents > std::min<std::uint64_t>(bytes_.size(), no_token)) {
@@ -248,7 +244,7 @@ void TokenFile::check_pieces() {
 
 // Finds damage that leaves valid values in the fields. Precondition: read_header().
 void TokenFile::verify_header() const {
-  if (number(version_at, 4) < known_version) return;
+  if (load<std::uint32_t>(bytes_.data() + version_at) < known_version) return;
   const auto digest = fingerprint_of(bytes_.first(header_fingerprint_at));
   if (!std::ranges::equal(digest, bytes_.subspan(header_fingerprint_at, digest.size()))) {
     refuse(header_fingerprint_at, "the header does not have its fingerprint");

@@ -106,7 +106,6 @@ class TokenFile {
   void verify_content() const;
   void expect_random_reads() const noexcept;
   [[noreturn]] void refuse(std::uint64_t byte, std::string_view reason) const;
-  std::uint64_t number(std::size_t at, std::size_t bytes) const noexcept;
 
   std::string name_;
   std::optional<MappedFile> mapped_;

@@ -12,8 +12,6 @@
 namespace train {
 namespace {
 
-constexpr std::int64_t longest_percentile_sample = std::int64_t{1} << 20U;
-
 // What all rows of token files have in common.
 class FileRows : public Rows {
  public:
@@ -123,24 +121,6 @@ class JoinedDocuments final : public FileRows {
   std::int64_t size_ = 0;
 };
 
-// Lengths of documents. The percentile of a very large file is taken from some documents, evenly
-// spread.
-void measure_documents(const TokenFile& file, SetStatistics& statistics) {
-  const std::int64_t step = (file.documents() - 1) / longest_percentile_sample + 1;
-  std::vector<std::int64_t> lengths;
-  statistics.shortest = file.tokens();
-  for (std::int64_t d = 0; d < file.documents(); ++d) {
-    const std::int64_t length = file.end(d) - file.begin(d);
-    statistics.shortest = std::min(statistics.shortest, length);
-    statistics.longest = std::max(statistics.longest, length);
-    if (d % step == 0) lengths.push_back(length);
-  }
-  const auto place = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() * 95 / 100);
-  std::nth_element(lengths.begin(), place, lengths.end());
-  statistics.percentile95 = *place;
-  statistics.mean = static_cast<double>(file.tokens()) / static_cast<double>(file.documents());
-}
-
 void check_tokenizer(const TokenFile& file, const Tokenizer& tokenizer) {
   const TokenizerDigest unknown{};
   if (file.tokenizer_digest() != unknown && tokenizer.digest() != unknown &&
@@ -162,7 +142,7 @@ Dataset load_token_file(TokenFile file, const DataSpec& spec, const Tokenizer& t
   statistics.name = std::filesystem::path(file.name()).filename().string();
   statistics.documents = file.documents();
   statistics.tokens = file.tokens();
-  measure_documents(file, statistics);
+  measure_lengths([&](std::int64_t d) { return file.end(d) - file.begin(d); }, statistics);
   std::shared_ptr<const FileRows> rows;
   if (file.joined()) {
     rows = std::make_shared<JoinedDocuments>(std::move(file), spec);

@@ -7,13 +7,18 @@ namespace train {
 namespace {
 
 constexpr std::int32_t bytes = 256;
-constexpr std::int32_t bos_id = 256;
-constexpr std::int32_t eos_id = 257;
-constexpr std::int32_t pad_id = 258;
-constexpr std::int32_t size = 259;
 
 class ByteTokenizer final : public Tokenizer {
  public:
+  ByteTokenizer() {
+    name_ = "bytes";
+    vocab_size_ = bytes + 3;
+    bos_ = bytes;
+    eos_ = bytes + 1;
+    pad_ = bytes + 2;
+    digest_ = sha256(name_);
+  }
+
   std::vector<std::int32_t> encode(std::string_view text) const override {
     std::vector<std::int32_t> ids;
     ids.reserve(text.size());
@@ -25,18 +30,12 @@ class ByteTokenizer final : public Tokenizer {
     std::string text;
     text.reserve(ids.size());
     for (const std::int32_t id : ids) {
-      require(id >= 0 && id < size, "byte tokenizer: token {} is not in [0, {})", id, size);
+      require(id >= 0 && id < vocab_size_, "byte tokenizer: token {} is not in [0, {})", id,
+              vocab_size_);
       if (id < bytes) text.push_back(static_cast<char>(static_cast<unsigned char>(id)));
     }
     return text;
   }
-
-  std::int32_t vocab_size() const noexcept override { return size; }
-  std::int32_t bos() const noexcept override { return bos_id; }
-  std::int32_t eos() const noexcept override { return eos_id; }
-  std::int32_t pad() const noexcept override { return pad_id; }
-  std::string_view name() const noexcept override { return "bytes"; }
-  TokenizerDigest digest() const noexcept override { return sha256("bytes"); }
 };
 
 }  // namespace

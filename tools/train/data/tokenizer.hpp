@@ -30,22 +30,27 @@ class Tokenizer {
   // an id outside [0, vocab_size()).
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
-  virtual std::int32_t vocab_size() const noexcept = 0;
+  std::int32_t vocab_size() const noexcept { return vocab_size_; }
   // The ids that begin and end a text; -1 if unknown, as those of a tokenizer without encode().
-  virtual std::int32_t bos() const noexcept = 0;
-  virtual std::int32_t eos() const noexcept = 0;
+  std::int32_t bos() const noexcept { return bos_; }
+  std::int32_t eos() const noexcept { return eos_; }
 
   // The id that fills short rows, where labels are ignored. It may equal eos().
-  virtual std::int32_t pad() const noexcept = 0;
+  std::int32_t pad() const noexcept { return pad_; }
 
   // "bytes" for the built-in tokenizer, otherwise the file name of the model.
-  virtual std::string_view name() const noexcept = 0;
+  std::string_view name() const noexcept { return name_; }
 
-  virtual TokenizerDigest digest() const noexcept = 0;
+  const TokenizerDigest& digest() const noexcept { return digest_; }
 
   // The text of a tokenizer_config.json, with which transformers gives the ids of encode() after
   // bos; empty if transformers cannot open this tokenizer.
   virtual std::string transformers_config() const { return {}; }
+
+ protected:
+  std::string name_;
+  std::int32_t vocab_size_ = 0, bos_ = -1, eos_ = -1, pad_ = 0;
+  TokenizerDigest digest_{};
 };
 
 // The built-in tokenizer, which is lossless: ids 0-255 are bytes, 256 bos, 257 eos, 258 pad.

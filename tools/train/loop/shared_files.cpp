@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "atoll/communicator.hpp"
-#include "data/digest.hpp"
+#include "data/file.hpp"
 #include "data/sources.hpp"
 #include "environment.hpp"
 #include "fail.hpp"

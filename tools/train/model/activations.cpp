@@ -1,9 +1,8 @@
 #include "model/activations.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <span>
-#include <string_view>
-#include <utility>
 
 #include "fail.hpp"
 
@@ -27,10 +26,10 @@ void validate(const ActivationPlan& plan) {
           atoll::name(plan.compute));
 }
 
-// A member of LayerActivations: its elements per token, its dtype, and whether selective
+// A view of LayerActivations: its elements per token, its dtype, and whether selective
 // recomputation recomputes it. All layers then share the memory of the first layer's view.
 struct LayerField {
-  View LayerActivations::*view;
+  std::function<View&(LayerActivations&)> view;
   std::int64_t width;
   DType dtype;
   bool cheap = false;
@@ -59,13 +58,10 @@ std::vector<LayerField> layer_fields(const ModelConfig& config, DType low) {
     fields.push_back({&Layer::q_inverse, config.heads, DType::f32});
     fields.push_back({&Layer::k_inverse, config.kv_heads, DType::f32});
   }
-  const std::pair<std::string_view, View Layer::*> adapted[] = {
-      {"q_proj", &Layer::q_adapted},       {"k_proj", &Layer::k_adapted},
-      {"v_proj", &Layer::v_adapted},       {"o_proj", &Layer::o_adapted},
-      {"gate_proj", &Layer::gate_adapted}, {"up_proj", &Layer::up_adapted},
-      {"down_proj", &Layer::down_adapted}};
-  for (const auto& [target, view] : adapted) {
-    if (config.adapters.on(target)) fields.push_back({view, config.adapters.rank, low});
+  for (std::size_t i = 0; const Projection& projection : projections(config)) {
+    const auto view = [i](Layer& layer) -> View& { return layer.adapted[i]; };
+    if (config.adapters.on(projection.name)) fields.push_back({view, config.adapters.rank, low});
+    ++i;
   }
   return fields;
 }
@@ -96,7 +92,7 @@ std::vector<View*> Activations::sized_views() {
   for (const LayerField& field : layer_fields(config_, low)) {
     for (LayerActivations& layer :
          std::span(layers_).first(selective && field.cheap ? 1 : layers_.size())) {
-      add(layer.*field.view, tokens * field.width, field.dtype);
+      add(field.view(layer), tokens * field.width, field.dtype);
     }
   }
   add(backward_.dattended, queries, low);
@@ -132,7 +128,7 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
   if (plan.recompute == Recompute::selective) {
     for (const LayerField& field : layer_fields(config_, plan.compute)) {
       if (!field.cheap) continue;
-      for (LayerActivations& layer : layers_) layer.*field.view = layers_.front().*field.view;
+      for (LayerActivations& layer : layers_) field.view(layer) = field.view(layers_.front());
     }
   }
   head_.dnormed = backward_.dnormed;  // the head's backward ends before any layer's begins
@@ -161,7 +157,7 @@ LayerActivations Activations::layer(std::int64_t n, const Batch& batch) const {
   LayerActivations layer =
       layers_.at(plan_.recompute == Recompute::full ? 0 : static_cast<std::size_t>(n));
   for (const LayerField& field : layer_fields(config_, plan_.compute)) {
-    layer.*field.view = cut(layer.*field.view, batch);
+    field.view(layer) = cut(field.view(layer), batch);
   }
   return layer;
 }

@@ -2,6 +2,7 @@
 // views. A step allocates nothing.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -51,8 +52,9 @@ struct LayerActivations {
   atoll::View inverse1, normed1, q, k, v, attended, lse;
   // With norms of heads: queries and keys before their norms, and what its backward needs.
   atoll::View plain_q, plain_k, q_inverse, k_inverse;
-  // alpha / rank * x A^T of the adapters, [tokens, rank]; backward overwrites it with its gradient.
-  atoll::View q_adapted, k_adapted, v_adapted, o_adapted, gate_adapted, up_adapted, down_adapted;
+  // alpha / rank * x A^T of the adapters, [tokens, rank], in the order of projections(); backward
+  // overwrites it with its gradient.
+  std::array<atoll::View, 7> adapted;
   atoll::View middle;  // residual stream between attention and feed-forward
   atoll::View inverse2, normed2, gate, up, hidden;
 };

@@ -17,16 +17,6 @@ double attended_pairs(double length, double window) {
   return window * length - window * window / 2;
 }
 
-// Biases and the norms of heads.
-std::int64_t small_parameters(const ModelConfig& config) {
-  std::int64_t count = 0;
-  if (config.qkv_bias) count += config.query_width() + 2 * config.kv_width();
-  if (config.o_bias) count += config.hidden;
-  if (config.mlp_bias) count += 2 * config.ffn + config.hidden;
-  if (config.qk_norm) count += 2 * config.head_dim;
-  return count;
-}
-
 void check_adapters(const ModelConfig& config) {
   const Adapters& adapters = config.adapters;
   if (adapters.rank == 0) return;
@@ -45,19 +35,6 @@ void check_adapters(const ModelConfig& config) {
             "model {}: adapters: {} is not one of {}", config.name, target,
             fmt::join(adapter_targets(), ", "));
   }
-}
-
-// Width of the input plus that of the output, of all matrices of a layer that have adapters.
-std::int64_t adapted_widths(const ModelConfig& config, std::int64_t layer) {
-  const std::int64_t queries = config.query_width(), keys = config.kv_width();
-  const std::pair<std::string_view, std::int64_t> widths[] = {
-      {"q_proj", config.hidden + queries},       {"k_proj", config.hidden + keys},
-      {"v_proj", config.hidden + keys},          {"o_proj", queries + config.hidden},
-      {"gate_proj", config.hidden + config.ffn}, {"up_proj", config.hidden + config.ffn},
-      {"down_proj", config.ffn + config.hidden}};
-  std::int64_t sum = 0;
-  for (const auto& [target, width] : widths) sum += config.adapters.on(layer, target) ? width : 0;
-  return sum;
 }
 
 void check_rope_scaling(const ModelConfig& config) {
@@ -111,40 +88,33 @@ double attention_flops(const ModelConfig& config, std::span<const std::int64_t> 
 }  // namespace
 
 std::string_view name(Family family) {
-  switch (family) {
-    case Family::llama:
-      return "llama";
-    case Family::qwen2:
-      return "qwen2";
-    case Family::qwen3:
-      return "qwen3";
-    case Family::smollm3:
-      return "smollm3";
-    case Family::mistral:
-      break;
-  }
-  return "mistral";
+  constexpr std::string_view names[] = {"mistral", "llama", "qwen2", "qwen3", "smollm3"};
+  return names[static_cast<std::size_t>(family)];
 }
 
 std::string_view name(RopeScaling::Kind kind) {
-  switch (kind) {
-    case RopeScaling::Kind::linear:
-      return "linear";
-    case RopeScaling::Kind::dynamic:
-      return "dynamic";
-    case RopeScaling::Kind::yarn:
-      return "yarn";
-    case RopeScaling::Kind::llama3:
-      return "llama3";
-    case RopeScaling::Kind::none:
-      break;
-  }
-  return "default";
+  constexpr std::string_view names[] = {"default", "linear", "dynamic", "yarn", "llama3"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+std::array<Projection, 7> projections(const ModelConfig& config) {
+  const std::int64_t hidden = config.hidden, queries = config.query_width();
+  const std::int64_t keys = config.kv_width(), ffn = config.ffn;
+  return {{{"self_attn", "q_proj", hidden, queries, config.qkv_bias},
+           {"self_attn", "k_proj", hidden, keys, config.qkv_bias},
+           {"self_attn", "v_proj", hidden, keys, config.qkv_bias},
+           {"self_attn", "o_proj", queries, hidden, config.o_bias},
+           {"mlp", "gate_proj", hidden, ffn, config.mlp_bias},
+           {"mlp", "up_proj", hidden, ffn, config.mlp_bias},
+           {"mlp", "down_proj", ffn, hidden, config.mlp_bias}}};
 }
 
 const std::vector<std::string>& adapter_targets() {
-  static const std::vector<std::string> all{"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                            "gate_proj", "up_proj", "down_proj"};
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> names;
+    for (const Projection& projection : projections({})) names.emplace_back(projection.name);
+    return names;
+  }();
   return all;
 }
 
@@ -199,10 +169,10 @@ std::int64_t position_limit(const ModelConfig& config) {
 }
 
 std::int64_t parameter_count(const ModelConfig& config) {
-  const std::int64_t attention =
-      2 * config.hidden * config.query_width() + 2 * config.hidden * config.kv_width();
-  const std::int64_t layer =
-      attention + 3 * config.hidden * config.ffn + 2 * config.hidden + small_parameters(config);
+  std::int64_t layer = 2 * config.hidden + (config.qk_norm ? 2 * config.head_dim : 0);
+  for (const Projection& projection : projections(config)) {
+    layer += projection.in * projection.out + (projection.has_bias ? projection.out : 0);
+  }
   const std::int64_t tables = (config.tied ? 1 : 2) * config.vocab * config.hidden;
   return config.layers * layer + tables + config.hidden + adapter_count(config);
 }
@@ -211,19 +181,20 @@ std::int64_t adapter_count(const ModelConfig& config) {
   if (config.adapters.rank == 0) return 0;
   std::int64_t widths = 0;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    widths += adapted_widths(config, layer);
+    for (const Projection& projection : projections(config)) {
+      if (config.adapters.on(layer, projection.name)) widths += projection.in + projection.out;
+    }
   }
   return config.adapters.rank * widths;
 }
 
 double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {
-  const auto hidden = static_cast<double>(config.hidden);
-  const auto queries = static_cast<double>(config.query_width());
-  const double layer_weights = 2 * hidden * queries +
-                               2 * hidden * static_cast<double>(config.kv_width()) +
-                               3 * hidden * static_cast<double>(config.ffn);
-  const double weights = static_cast<double>(config.layers) * layer_weights +
-                         hidden * static_cast<double>(config.vocab);
+  double layer = 0;
+  for (const Projection& projection : projections(config)) {
+    layer += static_cast<double>(projection.in) * static_cast<double>(projection.out);
+  }
+  const double weights = static_cast<double>(config.layers) * layer +
+                         static_cast<double>(config.hidden) * static_cast<double>(config.vocab);
   return 2 * tokens_of(lengths) * weights + attention_flops(config, lengths);
 }
 

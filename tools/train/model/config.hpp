@@ -2,6 +2,7 @@
 // Hugging Face's config.json.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -101,6 +102,15 @@ struct ModelConfig {
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
+
+// A matrix of a layer that can have a bias and an adapter: y [tokens, out] = x [tokens, in] W^T.
+struct Projection {
+  std::string_view place, name;  // "self_attn", "q_proj"
+  std::int64_t in, out;
+  bool has_bias;
+};
+// Those of every layer, in the order of adapter_targets().
+std::array<Projection, 7> projections(const ModelConfig& config);
 
 // The longest row that the model can learn: max_position_embeddings, or with yarn the original
 // positions times the factor, if these are more. People who add yarn to a model often leave

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -94,15 +95,19 @@ class Layer {
     forward_feed_forward();
     if (!down_.a.empty()) project_down(down_, kept_.hidden);
   }
-  void normalize_input() const { normalize(input_, norm1, kept_.normed1, kept_.inverse1); }
-  void normalize_middle() const { normalize(kept_.middle, norm2, kept_.normed2, kept_.inverse2); }
-  void swiglu() const { ops_.swiglu_forward(step_.stream, kept_.gate, kept_.up, kept_.hidden); }
+  void normalize_input() const {
+    normalize(config_.hidden, input_, norm1, kept_.normed1, kept_.inverse1);
+  }
+  void normalize_middle() const {
+    normalize(config_.hidden, kept_.middle, norm2, kept_.normed2, kept_.inverse2);
+  }
+  void swiglu() const { ops_.run(step_.stream, SwigluForward{kept_.gate, kept_.up, kept_.hidden}); }
 
   // Normalizes and rotates the heads of queries and keys, as far as the layer does so.
   void prepare_heads() const {
     if (config_.qk_norm) {
-      normalize_heads(kept_.plain_q, q_norm, kept_.q, kept_.q_inverse);
-      normalize_heads(kept_.plain_k, k_norm, kept_.k, kept_.k_inverse);
+      normalize(config_.head_dim, kept_.plain_q, q_norm, kept_.q, kept_.q_inverse);
+      normalize(config_.head_dim, kept_.plain_k, k_norm, kept_.k, kept_.k_inverse);
     }
     rope(kept_.q, config_.heads, RopeDirection::forward);
     rope(kept_.k, config_.kv_heads, RopeDirection::forward);
@@ -114,8 +119,8 @@ class Layer {
                             {&k_, config_.qk_norm ? kept_.plain_k : kept_.k},
                             {&v_, kept_.v}});
     prepare_heads();
-    ops_.attention_forward(step_.stream, {attention_, kept_.q, kept_.k, kept_.v, kept_.attended,
-                                          kept_.lse, step_.batch.positions});
+    ops_.run(step_.stream, AttentionForward{attention_, kept_.q, kept_.k, kept_.v, kept_.attended,
+                                            kept_.lse, step_.batch.positions});
     linears(kept_.attended, {{&o_, kept_.middle, input_}});
   }
 
@@ -128,7 +133,8 @@ class Layer {
   void backward_feed_forward(const GradientLookup& gradients) const {
     // The gradients of hidden, gate and up overwrite these activations.
     linears_backward(gradients, kept_.hidden, {{&down_, gradient_}}, kept_.hidden);
-    ops_.swiglu_backward(step_.stream, {kept_.gate, kept_.up, kept_.hidden, kept_.gate, kept_.up});
+    ops_.run(step_.stream,
+             SwigluBackward{kept_.gate, kept_.up, kept_.hidden, kept_.gate, kept_.up});
     linears_backward(gradients, kept_.normed2, {{&gate_, kept_.gate}, {&up_, kept_.up}},
                      scratch_.dnormed);
     normalize_backward(gradients(norm2), kept_.middle, norm2, kept_.inverse2);
@@ -136,9 +142,9 @@ class Layer {
 
   void backward_attention(const GradientLookup& gradients) const {
     linears_backward(gradients, kept_.attended, {{&o_, gradient_}}, scratch_.dattended);
-    ops_.attention_backward(step_.stream, {attention_, kept_.q, kept_.k, kept_.v, kept_.attended,
-                                           kept_.lse, scratch_.dattended, scratch_.dq, scratch_.dk,
-                                           scratch_.dv, step_.batch.positions});
+    ops_.run(step_.stream, AttentionBackward{attention_, kept_.q, kept_.k, kept_.v, kept_.attended,
+                                             kept_.lse, scratch_.dattended, scratch_.dq,
+                                             scratch_.dk, scratch_.dv, step_.batch.positions});
     rope(scratch_.dq, config_.heads, RopeDirection::inverse);
     rope(scratch_.dk, config_.kv_heads, RopeDirection::inverse);
     View dq = scratch_.dq, dk = scratch_.dk;
@@ -153,29 +159,26 @@ class Layer {
     normalize_backward(gradients(norm1), input_, norm1, kept_.inverse1);
   }
 
-  void normalize(ConstView x, std::string_view name, View y, View inverse) const {
-    ops_.rms_norm_forward(step_.stream, {config_.hidden, static_cast<float>(config_.rms_eps), x,
-                                         weights_(name), y, inverse});
+  void normalize(std::int64_t width, ConstView x, std::string_view name, View y,
+                 View inverse) const {
+    ops_.run(step_.stream, RmsNormForward{width, static_cast<float>(config_.rms_eps), x,
+                                          weights_(name), y, inverse});
   }
   void normalize_backward(const Gradient& dweight, ConstView x, std::string_view name,
                           ConstView inverse) const {
-    ops_.rms_norm_backward(step_.stream,
-                           {config_.hidden, x, weights_(name), inverse, scratch_.dnormed, gradient_,
-                            WriteMode::accumulate, dweight.view, dweight.mode});
-  }
-  void normalize_heads(ConstView x, std::string_view name, View y, View inverse) const {
-    ops_.rms_norm_forward(step_.stream, {config_.head_dim, static_cast<float>(config_.rms_eps), x,
-                                         weights_(name), y, inverse});
+    ops_.run(step_.stream,
+             RmsNormBackward{config_.hidden, x, weights_(name), inverse, scratch_.dnormed,
+                             gradient_, WriteMode::accumulate, dweight.view, dweight.mode});
   }
   void heads_backward(const Gradient& dweight, ConstView x, std::string_view name,
                       ConstView inverse, ConstView dy, View dx) const {
-    ops_.rms_norm_backward(step_.stream, {config_.head_dim, x, weights_(name), inverse, dy, dx,
-                                          WriteMode::overwrite, dweight.view, dweight.mode});
+    ops_.run(step_.stream, RmsNormBackward{config_.head_dim, x, weights_(name), inverse, dy, dx,
+                                           WriteMode::overwrite, dweight.view, dweight.mode});
   }
   void rope(View x, std::int64_t heads, RopeDirection direction) const {
     if (!rotates_) return;
-    ops_.rope(step_.stream, {step_.batch.seq, heads, config_.head_dim, x,
-                             step_.activations.rope_table(), direction, step_.batch.positions});
+    ops_.run(step_.stream, Rope{step_.batch.seq, heads, config_.head_dim, x,
+                                step_.activations.rope_table(), direction, step_.batch.positions});
   }
   // Computes the outputs of linear layers with the same input.
   void linears(ConstView x, std::initializer_list<Output> outputs) const {
@@ -187,8 +190,14 @@ class Layer {
     ops_.linears_forward(step_.stream, {step_.batch.size(), outputs.begin()->of->in, x,
                                         std::span(layers).first(count)});
     for (const Output& output : outputs) {
-      add_bias(*output.of, output.y);
-      add_adapter(*output.of, x, output.y);
+      const Linear& linear = *output.of;
+      if (!linear.bias.empty()) {
+        ops_.run(step_.stream, AddBias{weights_(linear.bias), output.y});
+      }
+      if (linear.a.empty()) continue;
+      project_down(linear, x);
+      ops_.linear_forward(step_.stream, up_shape(linear), linear.u, weights_(linear.b), output.y,
+                          WriteMode::accumulate);
     }
   }
 
@@ -203,11 +212,18 @@ class Layer {
       const Gradient dweight = gradients(linear.name);
       layers[count++] = {linear.out, output.dy, weights_(linear.name), dweight.view, dweight.mode};
       adapter_gradients(gradients, linear, output.dy, x);
-      bias_gradient(gradients, linear, output.dy);
+      if (linear.bias.empty()) continue;
+      const Gradient dbias = gradients(linear.bias);
+      ops_.run(step_.stream, BiasBackward{linear.out, output.dy, dbias.view, dbias.mode});
     }
     ops_.linears_backward(step_.stream, {step_.batch.size(), outputs.begin()->of->in, x, dx,
                                          std::span(layers).first(count)});
-    for (const OutputGradient& output : outputs) add_adapter_gradient(*output.of, dx);
+    for (const OutputGradient& output : outputs) {
+      const Linear& linear = *output.of;
+      if (linear.a.empty()) continue;
+      ops_.linear_dgrad(step_.stream, down_shape(linear), linear.u, weights_(linear.a), dx,
+                        WriteMode::accumulate);
+    }
   }
 
   LinearShape down_shape(const Linear& which) const {
@@ -219,14 +235,9 @@ class Layer {
   float adapter_scale() const {
     return static_cast<float>(config_.adapters.alpha / static_cast<double>(config_.adapters.rank));
   }
-  void add_adapter(const Linear& which, ConstView x, View y) const {
-    if (which.a.empty()) return;
-    project_down(which, x);
-    ops_.linear_add_forward(step_.stream, up_shape(which), which.u, weights_(which.b), y);
-  }
   void project_down(const Linear& which, ConstView x) const {
     ops_.linear_forward(step_.stream, down_shape(which), x, weights_(which.a), which.u);
-    ops_.scale(step_.stream, which.u, adapter_scale());
+    ops_.run(step_.stream, Scale{which.u, adapter_scale()});
   }
   // Replaces u by the gradient of x A^T.
   void adapter_gradients(const GradientLookup& gradients, const Linear& which, ConstView dy,
@@ -236,37 +247,21 @@ class Layer {
     ops_.linear_wgrad(step_.stream, up_shape(which), dy, which.u, db.view, db.mode);
     ops_.linear_dgrad(step_.stream, up_shape(which), dy, weights_(which.b), which.u,
                       WriteMode::overwrite);
-    ops_.scale(step_.stream, which.u, adapter_scale());
+    ops_.run(step_.stream, Scale{which.u, adapter_scale()});
     const Gradient da = gradients(which.a);
     ops_.linear_wgrad(step_.stream, down_shape(which), which.u, x, da.view, da.mode);
   }
-  void add_bias(const Linear& which, View y) const {
-    if (!which.bias.empty()) ops_.add_bias(step_.stream, weights_(which.bias), y);
-  }
-  void bias_gradient(const GradientLookup& gradients, const Linear& which, ConstView dy) const {
-    if (which.bias.empty()) return;
-    const Gradient dbias = gradients(which.bias);
-    ops_.bias_backward(step_.stream, {which.out, dy, dbias.view, dbias.mode});
-  }
-  // Call it after adapter_gradients() of the same layer.
-  void add_adapter_gradient(const Linear& which, View dx) const {
-    if (which.a.empty()) return;
-    ops_.linear_dgrad(step_.stream, down_shape(which), which.u, weights_(which.a), dx,
-                      WriteMode::accumulate);
-  }
-
-  // The linear layer PLACE.NAME.weight with the bias and the adapter that the model has.
-  Linear make(std::string_view place, std::string_view name, std::int64_t in, std::int64_t out,
-              bool has_bias, View adapted) const {
-    const std::string stem = fmt::format("{}.{}", place, name);
-    const bool has_adapter = config_.adapters.on(index_, name);
+  Linear make(std::size_t i) const {
+    const Projection& projection = projections_[i];
+    const std::string stem = fmt::format("{}.{}", projection.place, projection.name);
+    const bool has_adapter = config_.adapters.on(index_, projection.name);
     return {stem + ".weight",
-            in,
-            out,
-            has_bias ? stem + ".bias" : "",
+            projection.in,
+            projection.out,
+            projection.has_bias ? stem + ".bias" : "",
             has_adapter ? stem + ".lora_A.weight" : "",
             has_adapter ? stem + ".lora_B.weight" : "",
-            adapted};
+            kept_.adapted[i]};
   }
 
   const ModelConfig& config_;
@@ -279,20 +274,9 @@ class Layer {
   View input_, output_, gradient_;
   LayerActivations kept_;
   BackwardScratch scratch_;
-  Linear q_ = make("self_attn", "q_proj", config_.hidden, config_.query_width(), config_.qkv_bias,
-                   kept_.q_adapted);
-  Linear k_ = make("self_attn", "k_proj", config_.hidden, config_.kv_width(), config_.qkv_bias,
-                   kept_.k_adapted);
-  Linear v_ = make("self_attn", "v_proj", config_.hidden, config_.kv_width(), config_.qkv_bias,
-                   kept_.v_adapted);
-  Linear o_ = make("self_attn", "o_proj", config_.query_width(), config_.hidden, config_.o_bias,
-                   kept_.o_adapted);
-  Linear gate_ =
-      make("mlp", "gate_proj", config_.hidden, config_.ffn, config_.mlp_bias, kept_.gate_adapted);
-  Linear up_ =
-      make("mlp", "up_proj", config_.hidden, config_.ffn, config_.mlp_bias, kept_.up_adapted);
-  Linear down_ =
-      make("mlp", "down_proj", config_.ffn, config_.hidden, config_.mlp_bias, kept_.down_adapted);
+  std::array<Projection, 7> projections_ = projections(config_);
+  Linear q_ = make(0), k_ = make(1), v_ = make(2), o_ = make(3);
+  Linear gate_ = make(4), up_ = make(5), down_ = make(6);
 };
 
 }  // namespace
@@ -318,17 +302,18 @@ void Decoder::begin(const Step& step) const {
 void Decoder::forward(const Step& step, std::size_t unit, const WeightLookup& weights) const {
   step.activations.require_fits(step.batch);
   if (unit == 0) {
-    ops_.embedding_forward(step.stream, step.batch.tokens, weights("embed_tokens.weight"),
-                           step.activations.boundary(0, step.batch), config_.hidden);
+    ops_.run(step.stream,
+             EmbeddingForward{step.batch.tokens, weights("embed_tokens.weight"),
+                              step.activations.boundary(0, step.batch), config_.hidden});
     return;
   }
   if (unit + 1 < units()) {
     return Layer(config_, ops_, step, static_cast<std::int64_t>(unit) - 1, weights).forward();
   }
   const HeadActivations head = step.activations.head(step.batch);
-  ops_.rms_norm_forward(step.stream, {config_.hidden, static_cast<float>(config_.rms_eps),
-                                      step.activations.boundary(config_.layers, step.batch),
-                                      weights("norm.weight"), head.normed, head.inverse});
+  ops_.run(step.stream, RmsNormForward{config_.hidden, static_cast<float>(config_.rms_eps),
+                                       step.activations.boundary(config_.layers, step.batch),
+                                       weights("norm.weight"), head.normed, head.inverse});
 }
 
 void Decoder::backward(const Step& step, std::size_t unit, const WeightLookup& weights,
@@ -336,9 +321,9 @@ void Decoder::backward(const Step& step, std::size_t unit, const WeightLookup& w
   step.activations.require_fits(step.batch);
   if (unit == 0) {
     const Gradient dtable = gradients("embed_tokens.weight");
-    return ops_.embedding_backward(
-        step.stream, {config_.vocab, config_.hidden, step.batch.tokens,
-                      step.activations.gradient(step.batch), dtable.view, dtable.mode});
+    return ops_.run(step.stream, EmbeddingBackward{config_.vocab, config_.hidden, step.batch.tokens,
+                                                   step.activations.gradient(step.batch),
+                                                   dtable.view, dtable.mode});
   }
   if (unit + 1 == units()) return backward_head(step, weights, gradients);
   Layer(config_, ops_, step, static_cast<std::int64_t>(unit) - 1, weights).backward(gradients);
@@ -378,8 +363,8 @@ void Decoder::head_chunks(const Step& step, const WeightLookup& weights,
     const ConstView labels =
         step.batch.labels.part(static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(rows));
     ops_.linear_forward(step.stream, shape, x, weight, logits);
-    ops_.cross_entropy(step.stream, {config_.vocab, labels, logits, training ? logits : View{},
-                                     step.loss_scale, step.activations.total()});
+    ops_.run(step.stream, CrossEntropy{config_.vocab, labels, logits, training ? logits : View{},
+                                       step.loss_scale, step.activations.total()});
     if (!training) continue;
     ops_.linear_dgrad(step.stream, shape, logits, weight,
                       part(head.dnormed, row, rows, config_.hidden), WriteMode::overwrite);
@@ -394,11 +379,11 @@ void Decoder::backward_head(const Step& step, const WeightLookup& weights,
   head_chunks(step, weights, &gradients);
   const HeadActivations head = step.activations.head(step.batch);
   const Gradient dweight = gradients("norm.weight");
-  ops_.rms_norm_backward(
-      step.stream,
-      {config_.hidden, step.activations.boundary(config_.layers, step.batch),
-       weights("norm.weight"), head.inverse, head.dnormed, step.activations.gradient(step.batch),
-       WriteMode::overwrite, dweight.view, dweight.mode});
+  ops_.run(step.stream,
+           RmsNormBackward{config_.hidden, step.activations.boundary(config_.layers, step.batch),
+                           weights("norm.weight"), head.inverse, head.dnormed,
+                           step.activations.gradient(step.batch), WriteMode::overwrite,
+                           dweight.view, dweight.mode});
 }
 
 }  // namespace train

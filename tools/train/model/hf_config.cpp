@@ -105,21 +105,14 @@ RopeScaling read_scaling(const JsonReader& config, const JsonReader& rope, std::
   }
   scaling.kind = *kind;
   const bool yarn = scaling.kind == Kind::yarn;
-  const auto require_key = [&](const char* key) {
-    if (rope.present(key)) return;
-    fail(ErrorCode::bad_data, "{}: \"{}\" of rope_type {} is missing", rope.file(), key, type);
-  };
-  if (!yarn) require_key("factor");
-  scaling.factor = rope.number_or("factor", 1);
+  if (!yarn) scaling.factor = rope.number("factor");
   if (!yarn && scaling.kind != Kind::llama3) return scaling;
   constexpr const char* original = "original_max_position_embeddings";
   scaling.original_max_position_embeddings =
       config.integer_or(original, rope.integer_or(original, max_seq));
   if (!yarn) {
-    require_key("low_freq_factor");
-    require_key("high_freq_factor");
-    scaling.low_freq_factor = rope.number_or("low_freq_factor", 0);
-    scaling.high_freq_factor = rope.number_or("high_freq_factor", 0);
+    scaling.low_freq_factor = rope.number("low_freq_factor");
+    scaling.high_freq_factor = rope.number("high_freq_factor");
     return scaling;
   }
   scaling.factor = rope.number_or(

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <initializer_list>
 #include <string_view>
 #include <utility>
@@ -70,14 +71,16 @@ void check_linear(const Checker& checker, LinearShape shape, std::string_view wh
   checker.count(what, view, count);
 }
 
-Product forward_product(LinearShape shape, ConstView x, ConstView weight, ConstView y) {
+Product forward_product(LinearShape shape, ConstView x, ConstView weight, ConstView y,
+                        WriteMode mode = WriteMode::overwrite) {
   const Checker checker("linear_forward");
   check_linear(checker, shape, "x", x, shape.tokens * shape.in);
   checker.view("weight", weight, shape.out * shape.in, x.dtype);
   checker.count("y", y, shape.tokens * shape.out);
-  if (y.dtype != DType::f32) checker.dtype("y", y, x.dtype);
+  const bool may_be_wide = mode == WriteMode::overwrite && y.dtype == DType::f32;
+  if (!may_be_wide) checker.dtype("y", y, x.dtype);
   return {shape.tokens,        shape.out, shape.in, Operand::plain,
-          Operand::transposed, x.dtype,   y.dtype,  WriteMode::overwrite};
+          Operand::transposed, x.dtype,   y.dtype,  mode};
 }
 
 void check_residual(const Checker& checker, ConstView residual, View y) {
@@ -129,6 +132,98 @@ void check_norm(const Checker& checker, const Args& args) {
   checker.multiple("x", args.x, args.width);
   checker.view("weight", args.weight, args.width, args.x.dtype);
   checker.view("inverse", args.inverse, elements(args.x) / args.width, DType::f32);
+}
+
+void check(const Checker& checker, const Scale& args) { checker.compute("x", args.x); }
+
+void check(const Checker& checker, const AddBias& args) {
+  checker.compute("y", args.y);
+  checker.dtype("bias", args.bias, args.y.dtype);
+  checker.positive({{"the width", elements(args.bias)}});
+  checker.multiple("y", args.y, elements(args.bias));
+}
+
+void check(const Checker& checker, const BiasBackward& args) {
+  checker.positive({{"width", args.width}});
+  checker.compute("dy", args.dy);
+  checker.multiple("dy", args.dy, args.width);
+  checker.view("dbias", args.dbias, args.width, DType::f32);
+}
+
+void check(const Checker& checker, const RmsNormForward& args) {
+  check_norm(checker, args);
+  checker.view("y", args.y, elements(args.x), args.x.dtype);
+}
+
+void check(const Checker& checker, const RmsNormBackward& args) {
+  check_norm(checker, args);
+  checker.views({{"dy", args.dy}, {"dx", args.dx}}, elements(args.x), args.x.dtype);
+  checker.require(args.dx_mode != WriteMode::none, "dx_mode none is not supported");
+  if (args.dweight_mode != WriteMode::none) {
+    checker.view("dweight", args.dweight, args.width, DType::f32);
+  }
+}
+
+void check(const Checker& checker, const Rope& args) {
+  checker.positive({{"seq", args.seq}, {"heads", args.heads}, {"head_dim", args.head_dim}});
+  checker.require(args.head_dim % 2 == 0, "head_dim = {} is odd", args.head_dim);
+  checker.compute("x", args.x);
+  checker.multiple("x", args.x, args.seq * args.heads * args.head_dim);
+  checker.dtype("table", args.table, DType::f32);
+  checker.require(elements(args.table) >= args.seq * args.head_dim,
+                  "table has {} elements, expected at least {}", args.table.count,
+                  args.seq * args.head_dim);
+  check_positions(checker, args.positions, elements(args.x) / (args.heads * args.head_dim));
+}
+
+void check(const Checker& checker, const AttentionForward& args) { check_attention(checker, args); }
+
+void check(const Checker& checker, const AttentionBackward& args) {
+  const AttentionCounts counts = check_attention(checker, args);
+  checker.views({{"dout", args.dout}, {"dq", args.dq}}, counts.queries, args.q.dtype);
+  checker.views({{"dk", args.dk}, {"dv", args.dv}}, counts.keys, args.q.dtype);
+}
+
+void check(const Checker& checker, const SwigluForward& args) {
+  checker.compute("gate", args.gate);
+  checker.views({{"up", args.up}, {"out", args.out}}, elements(args.gate), args.gate.dtype);
+}
+
+void check(const Checker& checker, const SwigluBackward& args) {
+  checker.compute("gate", args.gate);
+  checker.views({{"up", args.up}, {"dout", args.dout}, {"dgate", args.dgate}, {"dup", args.dup}},
+                elements(args.gate), args.gate.dtype);
+}
+
+void check(const Checker& checker, const EmbeddingForward& args) {
+  checker.positive({{"width", args.width}});
+  checker.dtype("tokens", args.tokens, DType::i32);
+  checker.compute("table", args.table);
+  checker.multiple("table", args.table, args.width);
+  checker.view("out", args.out, elements(args.tokens) * args.width, args.table.dtype);
+}
+
+void check(const Checker& checker, const EmbeddingBackward& args) {
+  checker.positive({{"width", args.width}, {"vocab", args.vocab}});
+  checker.dtype("tokens", args.tokens, DType::i32);
+  checker.compute("dy", args.dy);
+  checker.count("dy", args.dy, elements(args.tokens) * args.width);
+  checker.view("dtable", args.dtable, args.vocab * args.width, DType::f32);
+}
+
+void check(const Checker& checker, const CrossEntropy& args) {
+  checker.positive({{"vocab", args.vocab}});
+  checker.dtype("labels", args.labels, DType::i32);
+  checker.compute("logits", args.logits);
+  checker.count("logits", args.logits, elements(args.labels) * args.vocab);
+  if (args.dlogits.count != 0) {
+    checker.compute("dlogits", args.dlogits);
+    checker.count("dlogits", args.dlogits, elements(args.labels) * args.vocab);
+  }
+  if (args.dlogits.data == args.logits.data) {
+    checker.dtype("dlogits in place", args.dlogits, args.logits.dtype);
+  }
+  checker.view("total", args.total, 2, DType::f64);
 }
 
 }  // namespace
@@ -185,17 +280,9 @@ void Ops::run_linears_backward(Stream& stream, const LinearsBackward& args) {
   }
 }
 
-void Ops::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight, View y) {
-  const Product product = forward_product(shape, x, weight, y);
-  multiply(stream, product, x, weight, y, {});
-}
-
-void Ops::linear_add_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                             View y) {
-  Product product = forward_product(shape, x, weight, y);
-  Checker("linear_add_forward").dtype("y", y, x.dtype);
-  product.mode = WriteMode::accumulate;
-  multiply(stream, product, x, weight, y, {});
+void Ops::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight, View y,
+                         WriteMode mode) {
+  multiply(stream, forward_product(shape, x, weight, y, mode), x, weight, y, {});
 }
 
 void Ops::linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,
@@ -224,127 +311,26 @@ void Ops::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstVie
            dy, x, dweight, {});
 }
 
-void Ops::scale(Stream& stream, View x, float factor) {
-  Checker("scale").compute("x", x);
-  run_scale(stream, x, factor);
+std::string_view name(const Operation& operation) {
+  constexpr std::array<std::string_view, std::variant_size_v<Operation>> names{
+      "rms_norm_forward",  "rms_norm_backward",  "rope",
+      "attention_forward", "attention_backward", "scale",
+      "add_bias",          "bias_backward",      "swiglu_forward",
+      "swiglu_backward",   "embedding_forward",  "embedding_backward",
+      "cross_entropy"};
+  return names.at(operation.index());
 }
 
-void Ops::add_bias(Stream& stream, ConstView bias, View y) {
-  const Checker checker("add_bias");
-  checker.compute("y", y);
-  checker.dtype("bias", bias, y.dtype);
-  checker.positive({{"the width", elements(bias)}});
-  checker.multiple("y", y, elements(bias));
-  run_add_bias(stream, bias, y);
-}
-
-void Ops::bias_backward(Stream& stream, const BiasBackward& args) {
-  if (args.mode == WriteMode::none) return;
-  const Checker checker("bias_backward");
-  checker.positive({{"width", args.width}});
-  checker.compute("dy", args.dy);
-  checker.multiple("dy", args.dy, args.width);
-  checker.view("dbias", args.dbias, args.width, DType::f32);
-  run(stream, args);
-}
-
-void Ops::rms_norm_forward(Stream& stream, const RmsNormForward& args) {
-  const Checker checker("rms_norm_forward");
-  check_norm(checker, args);
-  checker.view("y", args.y, elements(args.x), args.x.dtype);
-  run(stream, args);
-}
-
-void Ops::rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
-  const Checker checker("rms_norm_backward");
-  check_norm(checker, args);
-  checker.views({{"dy", args.dy}, {"dx", args.dx}}, elements(args.x), args.x.dtype);
-  checker.require(args.dx_mode != WriteMode::none, "dx_mode none is not supported");
-  if (args.dweight_mode != WriteMode::none) {
-    checker.view("dweight", args.dweight, args.width, DType::f32);
-  }
-  run(stream, args);
-}
-
-void Ops::rope(Stream& stream, const Rope& args) {
-  const Checker checker("rope");
-  checker.positive({{"seq", args.seq}, {"heads", args.heads}, {"head_dim", args.head_dim}});
-  checker.require(args.head_dim % 2 == 0, "head_dim = {} is odd", args.head_dim);
-  checker.compute("x", args.x);
-  checker.multiple("x", args.x, args.seq * args.heads * args.head_dim);
-  checker.dtype("table", args.table, DType::f32);
-  checker.require(elements(args.table) >= args.seq * args.head_dim,
-                  "table has {} elements, expected at least {}", args.table.count,
-                  args.seq * args.head_dim);
-  check_positions(checker, args.positions, elements(args.x) / (args.heads * args.head_dim));
-  run(stream, args);
-}
-
-void Ops::attention_forward(Stream& stream, const AttentionForward& args) {
-  check_attention(Checker("attention_forward"), args);
-  run(stream, args);
-}
-
-void Ops::attention_backward(Stream& stream, const AttentionBackward& args) {
-  const Checker checker("attention_backward");
-  const AttentionCounts counts = check_attention(checker, args);
-  checker.views({{"dout", args.dout}, {"dq", args.dq}}, counts.queries, args.q.dtype);
-  checker.views({{"dk", args.dk}, {"dv", args.dv}}, counts.keys, args.q.dtype);
-  run(stream, args);
-}
-
-void Ops::swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) {
-  const Checker checker("swiglu_forward");
-  checker.compute("gate", gate);
-  checker.views({{"up", up}, {"out", out}}, elements(gate), gate.dtype);
-  run_swiglu_forward(stream, gate, up, out);
-}
-
-void Ops::swiglu_backward(Stream& stream, const SwigluBackward& args) {
-  const Checker checker("swiglu_backward");
-  checker.compute("gate", args.gate);
-  checker.views({{"up", args.up}, {"dout", args.dout}, {"dgate", args.dgate}, {"dup", args.dup}},
-                elements(args.gate), args.gate.dtype);
-  run(stream, args);
-}
-
-void Ops::embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
-                            std::int64_t width) {
-  const Checker checker("embedding_forward");
-  checker.positive({{"width", width}});
-  checker.dtype("tokens", tokens, DType::i32);
-  checker.compute("table", table);
-  checker.multiple("table", table, width);
-  checker.view("out", out, elements(tokens) * width, table.dtype);
-  run_embedding_forward(stream, tokens, table, out, width);
-}
-
-void Ops::embedding_backward(Stream& stream, const EmbeddingBackward& args) {
-  if (args.mode == WriteMode::none) return;
-  const Checker checker("embedding_backward");
-  checker.positive({{"width", args.width}, {"vocab", args.vocab}});
-  checker.dtype("tokens", args.tokens, DType::i32);
-  checker.compute("dy", args.dy);
-  checker.count("dy", args.dy, elements(args.tokens) * args.width);
-  checker.view("dtable", args.dtable, args.vocab * args.width, DType::f32);
-  run(stream, args);
-}
-
-void Ops::cross_entropy(Stream& stream, const CrossEntropy& args) {
-  const Checker checker("cross_entropy");
-  checker.positive({{"vocab", args.vocab}});
-  checker.dtype("labels", args.labels, DType::i32);
-  checker.compute("logits", args.logits);
-  checker.count("logits", args.logits, elements(args.labels) * args.vocab);
-  if (args.dlogits.count != 0) {
-    checker.compute("dlogits", args.dlogits);
-    checker.count("dlogits", args.dlogits, elements(args.labels) * args.vocab);
-  }
-  if (args.dlogits.data == args.logits.data) {
-    checker.dtype("dlogits in place", args.dlogits, args.logits.dtype);
-  }
-  checker.view("total", args.total, 2, DType::f64);
-  run(stream, args);
+void Ops::run(Stream& stream, const Operation& operation) {
+  const Checker checker(name(operation));
+  const auto is_wanted = [&](const auto& args) {
+    if constexpr (requires { args.mode; }) {
+      if (args.mode == WriteMode::none) return false;
+    }
+    check(checker, args);
+    return true;
+  };
+  if (std::visit(is_wanted, operation)) compute(stream, operation);
 }
 
 }  // namespace train

@@ -14,6 +14,8 @@
 #include <compare>
 #include <cstdint>
 #include <span>
+#include <string_view>
+#include <variant>
 
 #include "atoll/device.hpp"
 
@@ -139,6 +141,18 @@ struct AttentionBackward {
   atoll::ConstView positions = {};
 };
 
+// x *= factor, in place.
+struct Scale {
+  atoll::View x;
+  float factor;
+};
+
+// y [tokens, width] += bias [width], in place.
+struct AddBias {
+  atoll::ConstView bias;
+  atoll::View y;
+};
+
 struct BiasBackward {
   std::int64_t width;
   atoll::ConstView dy;  // [tokens, width]
@@ -146,9 +160,22 @@ struct BiasBackward {
   WriteMode mode;
 };
 
+struct SwigluForward {
+  atoll::ConstView gate, up;
+  atoll::View out;
+};
+
 struct SwigluBackward {
   atoll::ConstView gate, up, dout;
   atoll::View dgate, dup;  // gradients of gate and up; they may alias gate and up
+};
+
+// out [n, width] = rows of table [vocab, width]. A token or label outside the vocabulary raises
+// Error(invalid_argument) on the stream, at check_ids() at the latest.
+struct EmbeddingForward {
+  atoll::ConstView tokens, table;
+  atoll::View out;
+  std::int64_t width;
 };
 
 struct EmbeddingBackward {
@@ -168,6 +195,13 @@ struct CrossEntropy {
   float scale;              // 1 / the global number of valid tokens
   atoll::View total;        // f64 [2]: adds the sum of losses and the number of valid rows
 };
+
+// Any operation but a matrix product.
+using Operation = std::variant<RmsNormForward, RmsNormBackward, Rope, AttentionForward,
+                               AttentionBackward, Scale, AddBias, BiasBackward, SwigluForward,
+                               SwigluBackward, EmbeddingForward, EmbeddingBackward, CrossEntropy>;
+// In the words of errors: "rms_norm_forward".
+std::string_view name(const Operation& operation);
 
 // Upper bounds of the shapes that a model uses.
 struct LargestShapes {
@@ -190,12 +224,10 @@ class Ops {
   virtual void reserve([[maybe_unused]] atoll::Stream& stream,
                        [[maybe_unused]] const LargestShapes& shapes) {}
 
-  // y = x W^T; y may be f32 if no gradient flows back through it.
+  // y = x W^T, or y += x W^T. An overwritten y may be f32 if no gradient flows back through it.
   void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
-                      atoll::ConstView weight, atoll::View y);
-  // y += x W^T, all of one dtype.
-  void linear_add_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
-                          atoll::ConstView weight, atoll::View y);
+                      atoll::ConstView weight, atoll::View y,
+                      WriteMode mode = WriteMode::overwrite);
   // dx = dy W, or dx += dy W.
   void linear_dgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                     atoll::ConstView weight, atoll::View dx, WriteMode mode);
@@ -207,63 +239,23 @@ class Ops {
   void linears_forward(atoll::Stream& stream, const LinearsForward& args);
   // Reads all of x before it writes dx, which may overwrite x but no dy.
   void linears_backward(atoll::Stream& stream, const LinearsBackward& args);
-  // x *= factor, in place.
-  void scale(atoll::Stream& stream, atoll::View x, float factor);
-  // y [tokens, width] += bias [width], in place.
-  void add_bias(atoll::Stream& stream, atoll::ConstView bias, atoll::View y);
-  void bias_backward(atoll::Stream& stream, const BiasBackward& args);
+  // Operations whose `mode` is none are left out.
+  void run(atoll::Stream& stream, const Operation& operation);
 
-  // Computes the products of the functions above, which check the arguments. The residual may be
-  // empty.
+  // The functions above check the arguments and call these two. A residual may be empty.
   virtual void multiply(atoll::Stream& stream, const Product& product, atoll::ConstView a,
                         atoll::ConstView b, atoll::View c, atoll::ConstView residual) = 0;
+  virtual void compute(atoll::Stream& stream, const Operation& operation) = 0;
 
-  void rms_norm_forward(atoll::Stream& stream, const RmsNormForward& args);
-  void rms_norm_backward(atoll::Stream& stream, const RmsNormBackward& args);
-
-  void rope(atoll::Stream& stream, const Rope& args);
-
-  void attention_forward(atoll::Stream& stream, const AttentionForward& args);
-  void attention_backward(atoll::Stream& stream, const AttentionBackward& args);
-
-  void swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
-                      atoll::View out);
-  void swiglu_backward(atoll::Stream& stream, const SwigluBackward& args);
-
-  // out [n, width] = rows of table [vocab, width]. A token or label outside the vocabulary raises
-  // Error(invalid_argument) on the stream, at check_ids() at the latest.
-  void embedding_forward(atoll::Stream& stream, atoll::ConstView tokens, atoll::ConstView table,
-                         atoll::View out, std::int64_t width);
-  void embedding_backward(atoll::Stream& stream, const EmbeddingBackward& args);
-
-  void cross_entropy(atoll::Stream& stream, const CrossEntropy& args);
   // Reports invalid ids of all previous calls. Separate, so that a GPU does not wait for the host
   // after each call.
   virtual void check_ids([[maybe_unused]] atoll::Stream& stream) {}
 
  protected:
-  // The functions above call these with checked arguments. By default, groups of linear layers are
-  // products that multiply() computes one after another.
+  // Get checked arguments too. By default, groups of linear layers are products that multiply()
+  // computes one after another.
   virtual void run_linears_forward(atoll::Stream& stream, const LinearsForward& args);
   virtual void run_linears_backward(atoll::Stream& stream, const LinearsBackward& args);
-
- private:
-  virtual void run(atoll::Stream& stream, const BiasBackward& args) = 0;
-  virtual void run(atoll::Stream& stream, const RmsNormForward& args) = 0;
-  virtual void run(atoll::Stream& stream, const RmsNormBackward& args) = 0;
-  virtual void run(atoll::Stream& stream, const Rope& args) = 0;
-  virtual void run(atoll::Stream& stream, const AttentionForward& args) = 0;
-  virtual void run(atoll::Stream& stream, const AttentionBackward& args) = 0;
-  virtual void run(atoll::Stream& stream, const SwigluBackward& args) = 0;
-  virtual void run(atoll::Stream& stream, const EmbeddingBackward& args) = 0;
-  virtual void run(atoll::Stream& stream, const CrossEntropy& args) = 0;
-  virtual void run_scale(atoll::Stream& stream, atoll::View x, float factor) = 0;
-  virtual void run_add_bias(atoll::Stream& stream, atoll::ConstView bias, atoll::View y) = 0;
-  virtual void run_swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
-                                  atoll::View out) = 0;
-  virtual void run_embedding_forward(atoll::Stream& stream, atoll::ConstView tokens,
-                                     atoll::ConstView table, atoll::View out,
-                                     std::int64_t width) = 0;
 };
 
 }  // namespace train

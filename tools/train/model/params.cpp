@@ -13,39 +13,33 @@ namespace {
 
 ParamSpec norm(const char* name, std::int64_t width) { return {name, {width}, 1.0F, 0.0F}; }
 
-ParamSpec matrix(const char* name, std::int64_t out, std::int64_t in) {
-  return {name, {out, in}, 0.0F, 0.02F};
+ParamSpec matrix(std::string name, std::int64_t out, std::int64_t in) {
+  return {std::move(name), {out, in}, 0.0F, 0.02F};
 }
 
 std::vector<ParamSpec> layer_specs(const ModelConfig& config, std::int64_t layer) {
-  const auto residual = [&](const char* name, std::int64_t out, std::int64_t in) {
-    ParamSpec spec = matrix(name, out, in);
-    spec.deviation /= std::sqrt(2.0F * static_cast<float>(config.layers));
-    return spec;
-  };
   std::vector<ParamSpec> specs{norm("input_layernorm.weight", config.hidden)};
-  const auto add = [&](ParamSpec weight, bool has_bias) {
-    const std::string stem = weight.name.substr(0, weight.name.rfind('.'));
-    const std::int64_t out = weight.shape[0], in = weight.shape[1], rank = config.adapters.rank;
-    specs.push_back(std::move(weight));
+  for (const Projection& projection : projections(config)) {
+    const auto& [place, name, in, out, has_bias] = projection;
+    if (name == "o_proj" && config.qk_norm) {
+      specs.push_back(norm("self_attn.q_norm.weight", config.head_dim));
+      specs.push_back(norm("self_attn.k_norm.weight", config.head_dim));
+    }
+    if (name == "gate_proj")
+      specs.push_back(norm("post_attention_layernorm.weight", config.hidden));
+    const std::string stem = fmt::format("{}.{}", place, name);
+    specs.push_back(matrix(stem + ".weight", out, in));
+    const bool adds_to_residual = name == "o_proj" || name == "down_proj";
+    if (adds_to_residual) {
+      specs.back().deviation /= std::sqrt(2.0F * static_cast<float>(config.layers));
+    }
     if (has_bias) specs.push_back({stem + ".bias", {out}, 0.0F, 0.0F});
-    if (!config.adapters.on(layer, stem.substr(stem.find('.') + 1))) return;
+    if (!config.adapters.on(layer, name)) continue;
+    const std::int64_t rank = config.adapters.rank;
     const float deviation = 1.0F / std::sqrt(3.0F * static_cast<float>(in));
     specs.push_back({stem + ".lora_A.weight", {rank, in}, 0.0F, deviation});
     specs.push_back({stem + ".lora_B.weight", {out, rank}, 0.0F, 0.0F});
-  };
-  add(matrix("self_attn.q_proj.weight", config.query_width(), config.hidden), config.qkv_bias);
-  add(matrix("self_attn.k_proj.weight", config.kv_width(), config.hidden), config.qkv_bias);
-  add(matrix("self_attn.v_proj.weight", config.kv_width(), config.hidden), config.qkv_bias);
-  if (config.qk_norm) {
-    specs.push_back(norm("self_attn.q_norm.weight", config.head_dim));
-    specs.push_back(norm("self_attn.k_norm.weight", config.head_dim));
   }
-  add(residual("self_attn.o_proj.weight", config.hidden, config.query_width()), config.o_bias);
-  specs.push_back(norm("post_attention_layernorm.weight", config.hidden));
-  add(matrix("mlp.gate_proj.weight", config.ffn, config.hidden), config.mlp_bias);
-  add(matrix("mlp.up_proj.weight", config.ffn, config.hidden), config.mlp_bias);
-  add(residual("mlp.down_proj.weight", config.hidden, config.ffn), config.mlp_bias);
   return specs;
 }
 

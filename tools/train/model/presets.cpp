@@ -12,27 +12,20 @@ constexpr std::int64_t default_vocab = 32000;
 
 // The members of ModelConfig in which presets differ most.
 struct Shape {
-  std::int64_t layers, hidden, heads, kv_heads, ffn;
-  std::int64_t window, max_seq;
+  std::int64_t layers, hidden, heads, kv_heads, ffn, max_seq;
 };
+constexpr Shape tiny{6, 192, 6, 2, 512, 2048};  // for tests and first runs
 
-ModelConfig mistral(std::string name, const Shape& shape) {
-  return {.name = std::move(name),
-          .layers = shape.layers,
-          .hidden = shape.hidden,
-          .heads = shape.heads,
-          .kv_heads = shape.kv_heads,
-          .head_dim = shape.hidden / shape.heads,
-          .ffn = shape.ffn,
-          .vocab = default_vocab,
-          .sliding_window = shape.window,
-          .max_seq = shape.max_seq};
-}
-
-// A small model of a family, for tests and first runs.
-ModelConfig tiny(std::string name, Family family) {
-  ModelConfig config = mistral(std::move(name), {6, 192, 6, 2, 512, 0, 2048});
-  config.family = family;
+ModelConfig made(std::string name, const Shape& shape, ModelConfig config = {}) {
+  config.name = std::move(name);
+  config.layers = shape.layers;
+  config.hidden = shape.hidden;
+  config.heads = shape.heads;
+  config.kv_heads = shape.kv_heads;
+  config.head_dim = shape.hidden / shape.heads;
+  config.ffn = shape.ffn;
+  config.max_seq = shape.max_seq;
+  if (config.vocab == 0) config.vocab = default_vocab;
   return config;
 }
 
@@ -43,75 +36,47 @@ std::vector<bool> three_of_four(std::int64_t layers) {
   return rotated;
 }
 
-ModelConfig llama_8b() {
-  ModelConfig config = mistral("llama-3.1-8b", {32, 4096, 32, 8, 14336, 0, 131072});
-  config.family = Family::llama;
-  config.vocab = 128256;
-  config.rope_theta = 5e5;
-  config.rope_scaling = {.kind = RopeScaling::Kind::llama3,
-                         .factor = 8,
-                         .low_freq_factor = 1,
-                         .high_freq_factor = 4,
-                         .original_max_position_embeddings = 8192};
-  return config;
-}
-
-ModelConfig qwen2_7b() {
-  ModelConfig config = mistral("qwen2.5-7b", {28, 3584, 28, 4, 18944, 0, 131072});
-  config.family = Family::qwen2;
-  config.vocab = 152064;
-  config.rope_theta = 1e6;
-  config.rms_eps = 1e-6;
-  config.qkv_bias = true;
-  return config;
-}
-
-ModelConfig qwen3_8b() {
-  ModelConfig config = mistral("qwen3-8b", {36, 4096, 32, 8, 12288, 0, 40960});
-  config.family = Family::qwen3;
-  config.vocab = 151936;
-  config.rope_theta = 1e6;
-  config.rms_eps = 1e-6;
-  config.qk_norm = true;
-  return config;
-}
-
-ModelConfig smollm3_3b() {
-  ModelConfig config = mistral("smollm3-3b", {36, 2048, 16, 4, 11008, 0, 65536});
-  config.family = Family::smollm3;
-  config.vocab = 128256;
-  config.rope_theta = 5e6;
-  config.rms_eps = 1e-6;
-  config.tied = true;
-  config.rotated = three_of_four(config.layers);
-  return config;
-}
-
-ModelConfig with(ModelConfig config, void (*change)(ModelConfig&)) {
-  change(config);
-  return config;
-}
-
 // Shapes of the published models are from the config.json of each.
 const std::vector<ModelConfig>& presets() {
   static const std::vector<ModelConfig> all{
-      mistral("mistral-tiny", {6, 192, 6, 2, 512, 0, 2048}),
-      mistral("mistral-mini", {8, 384, 6, 2, 1024, 0, 2048}),
-      mistral("mistral-small", {12, 768, 12, 4, 2048, 0, 4096}),
-      mistral("mistral-1b", {24, 2048, 16, 4, 5632, 4096, 8192}),
-      mistral("mistral-7b", {32, 4096, 32, 8, 14336, 4096, 32768}),
-      tiny("llama-tiny", Family::llama),
-      llama_8b(),
-      with(tiny("qwen2.5-tiny", Family::qwen2), [](ModelConfig& c) { c.qkv_bias = true; }),
-      qwen2_7b(),
-      with(tiny("qwen3-tiny", Family::qwen3), [](ModelConfig& c) { c.qk_norm = true; }),
-      qwen3_8b(),
-      with(tiny("smollm3-tiny", Family::smollm3),
-           [](ModelConfig& c) {
-             c.tied = true;
-             c.rotated = three_of_four(c.layers);
-           }),
-      smollm3_3b()};
+      made("mistral-tiny", tiny),
+      made("mistral-mini", {8, 384, 6, 2, 1024, 2048}),
+      made("mistral-small", {12, 768, 12, 4, 2048, 4096}),
+      made("mistral-1b", {24, 2048, 16, 4, 5632, 8192}, {.sliding_window = 4096}),
+      made("mistral-7b", {32, 4096, 32, 8, 14336, 32768}, {.sliding_window = 4096}),
+      made("llama-tiny", tiny, {.family = Family::llama}),
+      made("llama-3.1-8b", {32, 4096, 32, 8, 14336, 131072},
+           {.family = Family::llama,
+            .vocab = 128256,
+            .rope_theta = 5e5,
+            .rope_scaling = {.kind = RopeScaling::Kind::llama3,
+                             .factor = 8,
+                             .low_freq_factor = 1,
+                             .high_freq_factor = 4,
+                             .original_max_position_embeddings = 8192}}),
+      made("qwen2.5-tiny", tiny, {.family = Family::qwen2, .qkv_bias = true}),
+      made("qwen2.5-7b", {28, 3584, 28, 4, 18944, 131072},
+           {.family = Family::qwen2,
+            .vocab = 152064,
+            .rope_theta = 1e6,
+            .rms_eps = 1e-6,
+            .qkv_bias = true}),
+      made("qwen3-tiny", tiny, {.family = Family::qwen3, .qk_norm = true}),
+      made("qwen3-8b", {36, 4096, 32, 8, 12288, 40960},
+           {.family = Family::qwen3,
+            .vocab = 151936,
+            .rope_theta = 1e6,
+            .rms_eps = 1e-6,
+            .qk_norm = true}),
+      made("smollm3-tiny", tiny,
+           {.family = Family::smollm3, .tied = true, .rotated = three_of_four(tiny.layers)}),
+      made("smollm3-3b", {36, 2048, 16, 4, 11008, 65536},
+           {.family = Family::smollm3,
+            .vocab = 128256,
+            .rope_theta = 5e6,
+            .rms_eps = 1e-6,
+            .tied = true,
+            .rotated = three_of_four(36)})};
   return all;
 }
 

@@ -1,4 +1,4 @@
-// Sizes, blocks of queries, visible keys and softmax, for both attention kernels. Highway's
+// Sizes, blocks of queries, visible keys, softmax and results, for both attention kernels. Highway's
 // foreach_target includes this file once per target, hence no #pragma once.
 #if defined(TRAIN_MODEL_CPU_ATTENTION_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TRAIN_MODEL_CPU_ATTENTION_INL_H
@@ -163,6 +163,38 @@ HWY_INLINE void softmax_backward_row(float* scores, float* dprobs, std::size_t s
   std::fill(scores + visible.end, scores + span, 0.0F);
   std::fill(dprobs, dprobs + visible.begin, 0.0F);
   std::fill(dprobs + visible.end, dprobs + span, 0.0F);
+}
+
+// Computes P and dS of a block of a head from its scores and dP.
+template <class T>
+void softmax_backward(const AttentionBackward& args, const Sizes& sizes, const Block& block,
+                      std::size_t row, std::size_t head, float* scores, float* dprobs) {
+  const std::size_t q_width = sizes.heads * sizes.dim;
+  const std::size_t at = (row * sizes.seq + block.first) * q_width + head * sizes.dim;
+  const Statistics lse = statistics(sizes, args.lse, row, head);
+  for (std::size_t r = 0; r < block.rows; ++r) {
+    const T* out = args.out.as<T>() + at + r * q_width;
+    const T* dout = args.dout.as<T>() + at + r * q_width;
+    const float delta = sum_lanes(sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
+      return hn::Mul(load(d, out + i), load(d, dout + i));
+    });
+    softmax_backward_row(scores + r * block.span, dprobs + r * block.span, block.span, sizes.scale,
+                         Visible(sizes, block.first + r, block.low), lse[block.first + r], delta);
+  }
+}
+
+// Writes scale * from to `to`. The rows of `from` have dim_pad elements, and the padding is
+// dropped.
+template <class T>
+void unpack(const float* from, const Sizes& sizes, std::size_t rows, float scale,
+            const Slice<T>& to) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    const float* source = from + row * sizes.dim_pad;
+    T* target = to.data + row * to.stride;
+    for_lanes(0, sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
+      store(d, hn::Mul(load(d, source + i), hn::Set(d, scale)), target + i);
+    });
+  }
 }
 
 }  // namespace HWY_NAMESPACE

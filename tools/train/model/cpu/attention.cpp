@@ -135,20 +135,6 @@ void pack_keys(const Slice<const T>& from, const Sizes& sizes, float* rows, floa
   if (columns != nullptr) transpose(rows, sizes, columns);
 }
 
-// Writes scale * from to `to`. The rows of `from` have dim_pad elements, and the padding is
-// dropped.
-template <class T>
-void unpack(const float* from, const Sizes& sizes, std::size_t rows, float scale,
-            const Slice<T>& to) {
-  for (std::size_t row = 0; row < rows; ++row) {
-    const float* source = from + row * sizes.dim_pad;
-    T* target = to.data + row * to.stride;
-    for_lanes(0, sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
-      store(d, hn::Mul(load(d, source + i), hn::Set(d, scale)), target + i);
-    });
-  }
-}
-
 template <class T>
 void attention_forward_typed(const AttentionForward& args, const AttentionTask& task) {
   const Sizes sizes(args.shape, tile_pad, args.positions, task.row);
@@ -211,7 +197,6 @@ void backward_block(const AttentionBackward& args, const Sizes& sizes, const Blo
                     std::size_t row, std::size_t head, const BackwardScratch& scratch) {
   const std::size_t q_width = sizes.heads * sizes.dim;
   const std::size_t at = (row * sizes.seq + block.first) * q_width + head * sizes.dim;
-  const Statistics lse = statistics(sizes, args.lse, row, head);
   pack<T>({args.q.as<T>() + at, q_width}, sizes, block.rows, scratch.query);
   pack<T>({args.dout.as<T>() + at, q_width}, sizes, block.rows, scratch.dout);
   const std::size_t pad = sizes.dim_pad;
@@ -219,16 +204,7 @@ void backward_block(const AttentionBackward& args, const Sizes& sizes, const Blo
                        scratch.scores, block.span, block.rows, block.span, sizes.dim});
   tile_product<false>({scratch.dout, pad, 1, scratch.values_t + block.low, sizes.seq_pad,
                        scratch.dprobs, block.span, block.rows, block.span, sizes.dim});
-  for (std::size_t r = 0; r < block.rows; ++r) {
-    const T* out = args.out.as<T>() + at + r * q_width;
-    const float* dout = scratch.dout + r * pad;
-    const float delta = sum_lanes(sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
-      return hn::Mul(load(d, out + i), load(d, dout + i));
-    });
-    softmax_backward_row(scratch.scores + r * block.span, scratch.dprobs + r * block.span,
-                         block.span, sizes.scale, Visible(sizes, block.first + r, block.low),
-                         lse[block.first + r], delta);
-  }
+  softmax_backward<T>(args, sizes, block, row, head, scratch.scores, scratch.dprobs);
   tile_product<false>({scratch.dprobs, block.span, 1, scratch.keys + block.low * pad, pad,
                        scratch.dquery, pad, block.rows, pad, block.span});
   tile_product<true>({scratch.dprobs, 1, block.span, scratch.query, pad,

@@ -88,13 +88,6 @@ void round_rows(const float* from, const Sizes& sizes, std::size_t rows, std::si
   std::fill(to + rows * width, to + padded(rows, sizes.pad) * width, Half{0});
 }
 
-// Writes factor * from to a row of `to`.
-void write_row(const float* from, const Sizes& sizes, float factor, bfloat16* to) {
-  for_lanes(0, sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
-    store(d, hn::Mul(load(d, from + i), hn::Set(d, factor)), to + i);
-  });
-}
-
 struct ForwardScratch {
   Half *rows, *query, *probs;
   Pair *keys_t, *values;
@@ -134,8 +127,8 @@ void forward_block(const AttentionForward& args, const Sizes& sizes, const Block
   multiply(task.bf16, {scratch.probs, block.span, scratch.values + block.low / 2 * pad, pad,
                        scratch.out, pad, rows, pad, block.span, false});
   for (std::size_t r = 0; r < block.rows; ++r) {
-    write_row(scratch.out + r * pad, sizes, 1.0F / sums[r],
-              args.out.as<bfloat16>() + at + r * q_width);
+    unpack<bfloat16>(scratch.out + r * pad, sizes, 1, 1.0F / sums[r],
+                     {args.out.as<bfloat16>() + at + r * q_width, q_width});
   }
 }
 
@@ -191,24 +184,6 @@ void pack_block(const Slice<const bfloat16>& from, const Sizes& sizes, const Blo
   transpose(scratch.pairs, rows / 2, sizes.dim_pad, reinterpret_cast<Pair*>(transposed));
 }
 
-// Computes P and dS of a block from its scores and dP.
-void softmax_backward(const AttentionBackward& args, const Sizes& sizes, const Block& block,
-                      const AttentionTask& task, std::size_t head, const BackwardScratch& scratch) {
-  const std::size_t q_width = sizes.heads * sizes.dim;
-  const std::size_t at = (task.row * sizes.seq + block.first) * q_width + head * sizes.dim;
-  const Statistics lse = statistics(sizes, args.lse, task.row, head);
-  for (std::size_t r = 0; r < block.rows; ++r) {
-    const bfloat16* out = args.out.as<bfloat16>() + at + r * q_width;
-    const bfloat16* dout = args.dout.as<bfloat16>() + at + r * q_width;
-    const float delta = sum_lanes(sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
-      return hn::Mul(load(d, out + i), load(d, dout + i));
-    });
-    softmax_backward_row(scratch.scores + r * block.span, scratch.dprobs + r * block.span,
-                         block.span, sizes.scale, Visible(sizes, block.first + r, block.low),
-                         lse[block.first + r], delta);
-  }
-}
-
 void backward_block(const AttentionBackward& args, const Sizes& sizes, const Block& block,
                     const AttentionTask& task, std::size_t head, const BackwardScratch& scratch) {
   const std::size_t q_width = sizes.heads * sizes.dim;
@@ -222,7 +197,7 @@ void backward_block(const AttentionBackward& args, const Sizes& sizes, const Blo
                        scratch.scores, block.span, rows, block.span, pad, false});
   multiply(task.bf16, {scratch.dout, pad, scratch.values_t + block.low, sizes.seq_pad,
                        scratch.dprobs, block.span, rows, block.span, pad, false});
-  softmax_backward(args, sizes, block, task, head, scratch);
+  softmax_backward<bfloat16>(args, sizes, block, task.row, head, scratch.scores, scratch.dprobs);
   round_rows(scratch.scores, sizes, block.rows, block.span, scratch.rounded);
   interleave(scratch.rounded, rows, block.span, scratch.probs);
   round_rows(scratch.dprobs, sizes, block.rows, block.span, scratch.rounded);
@@ -233,10 +208,8 @@ void backward_block(const AttentionBackward& args, const Sizes& sizes, const Blo
                        scratch.dkeys_t + block.low, sizes.seq_pad, pad, block.span, rows, true});
   multiply(task.bf16, {scratch.dout_t, rows, scratch.probs, block.span,
                        scratch.dvalues_t + block.low, sizes.seq_pad, pad, block.span, rows, true});
-  for (std::size_t r = 0; r < block.rows; ++r) {
-    write_row(scratch.dquery + r * pad, sizes, sizes.scale,
-              args.dq.as<bfloat16>() + at + r * q_width);
-  }
+  unpack<bfloat16>(scratch.dquery, sizes, block.rows, sizes.scale,
+                   {args.dq.as<bfloat16>() + at, q_width});
 }
 
 void attention_backward_bf16(const AttentionBackward& args, const AttentionTask& task) {
@@ -262,9 +235,7 @@ void attention_backward_bf16(const AttentionBackward& args, const AttentionTask&
   auto* gradient = reinterpret_cast<float*>(scratch.keys);
   const auto write = [&](const float* transposed, float factor, bfloat16* to) {
     transpose(transposed, sizes.dim_pad, sizes.seq_pad, gradient);
-    for (std::size_t key = 0; key < sizes.seq; ++key) {
-      write_row(gradient + key * sizes.dim_pad, sizes, factor, to + key * kv_width);
-    }
+    unpack<bfloat16>(gradient, sizes, sizes.seq, factor, {to, kv_width});
   };
   write(scratch.dkeys_t, sizes.scale, args.dk.as<bfloat16>() + kv_at);
   write(scratch.dvalues_t, 1.0F, args.dv.as<bfloat16>() + kv_at);

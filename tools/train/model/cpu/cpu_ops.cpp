@@ -59,139 +59,117 @@ class CpuOps final : public Ops {
     });
   }
 
-  void run(Stream& stream, const RmsNormForward& args) override {
-    stream.enqueue([this, args] {
-      split(args.inverse.count, 1, [&](Range r) { cpu::rms_norm_forward(args, r); });
-    });
+  void compute(Stream& stream, const Operation& operation) override {
+    stream.enqueue(
+        [this, operation] { std::visit([this](const auto& args) { run(args); }, operation); });
   }
 
-  void run(Stream& stream, const RmsNormBackward& args) override {
-    stream.enqueue([this, args] {
-      const std::size_t tokens = args.inverse.count;
-      const std::size_t width = to_size(args.width);
-      const std::size_t blocks = (tokens + norm_rows - 1) / norm_rows;
-      const bool wanted = args.dweight_mode != WriteMode::none;
-      float* partials = wanted ? shared_.reserve(blocks * width) : nullptr;
-      each(blocks, [&](std::size_t block) {
-        const Range range{block * norm_rows, std::min(tokens, (block + 1) * norm_rows)};
-        cpu::rms_norm_backward(args, range, wanted ? partials + block * width : nullptr);
-      });
-      if (!wanted) return;
-      split(width, column_step,
-            [&](Range columns) { rms_norm_weight(args, partials, blocks, columns); });
-    });
+ private:
+  void run(const RmsNormForward& args) {
+    split(args.inverse.count, 1, [&](Range r) { cpu::rms_norm_forward(args, r); });
   }
 
-  void run_scale(Stream& stream, View x, float factor) override {
-    stream.enqueue([this, x, factor] {
-      split(x.count, column_step, [&](Range r) { cpu::scale(x, factor, r); });
+  void run(const RmsNormBackward& args) {
+    const std::size_t tokens = args.inverse.count;
+    const std::size_t width = to_size(args.width);
+    const std::size_t blocks = (tokens + norm_rows - 1) / norm_rows;
+    const bool wanted = args.dweight_mode != WriteMode::none;
+    float* partials = wanted ? shared_.reserve(blocks * width) : nullptr;
+    each(blocks, [&](std::size_t block) {
+      const Range range{block * norm_rows, std::min(tokens, (block + 1) * norm_rows)};
+      cpu::rms_norm_backward(args, range, wanted ? partials + block * width : nullptr);
     });
+    if (!wanted) return;
+    split(width, column_step,
+          [&](Range columns) { rms_norm_weight(args, partials, blocks, columns); });
   }
 
-  void run_add_bias(Stream& stream, ConstView bias, View y) override {
-    stream.enqueue([this, bias, y] {
-      split(y.count / bias.count, 1, [&](Range rows) { cpu::add_bias(bias, y, rows); });
-    });
+  void run(const Scale& args) {
+    split(args.x.count, column_step, [&](Range r) { cpu::scale(args, r); });
   }
 
-  void run(Stream& stream, const BiasBackward& args) override {
-    stream.enqueue([this, args] {
-      split(to_size(args.width), column_step,
-            [&](Range columns) { cpu::bias_backward(args, columns); });
-    });
+  void run(const AddBias& args) {
+    split(args.y.count / args.bias.count, 1, [&](Range r) { cpu::add_bias(args, r); });
   }
 
-  void run(Stream& stream, const Rope& args) override {
-    stream.enqueue([this, args] {
-      check_positions(args.positions, args.seq);
-      const std::size_t tokens = args.x.count / to_size(args.heads * args.head_dim);
-      split(tokens, 1, [&](Range range) { cpu::rope(args, range); });
-    });
+  void run(const BiasBackward& args) {
+    split(to_size(args.width), column_step, [&](Range r) { cpu::bias_backward(args, r); });
   }
 
-  void run(Stream& stream, const AttentionForward& args) override {
+  void run(const Rope& args) {
+    check_positions(args.positions, args.seq);
+    const std::size_t tokens = args.x.count / to_size(args.heads * args.head_dim);
+    split(tokens, 1, [&](Range r) { cpu::rope(args, r); });
+  }
+
+  void run(const AttentionForward& args) {
     if (in_bf16(args.q)) {
-      attention(stream, args, attention_forward_scratch_bf16, attention_forward_bf16);
+      attention(args, attention_forward_scratch_bf16, attention_forward_bf16);
     } else {
-      attention(stream, args, attention_forward_scratch, cpu::attention_forward);
+      attention(args, attention_forward_scratch, cpu::attention_forward);
     }
   }
 
-  void run(Stream& stream, const AttentionBackward& args) override {
+  void run(const AttentionBackward& args) {
     if (in_bf16(args.q)) {
-      attention(stream, args, attention_backward_scratch_bf16, attention_backward_bf16);
+      attention(args, attention_backward_scratch_bf16, attention_backward_bf16);
     } else {
-      attention(stream, args, attention_backward_scratch, cpu::attention_backward);
+      attention(args, attention_backward_scratch, cpu::attention_backward);
     }
   }
 
-  void run_swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
-    stream.enqueue([this, gate, up, out] {
-      split(gate.count, column_step, [&](Range r) { cpu::swiglu_forward(gate, up, out, r); });
-    });
+  void run(const SwigluForward& args) {
+    split(args.gate.count, column_step, [&](Range r) { cpu::swiglu_forward(args, r); });
   }
 
-  void run(Stream& stream, const SwigluBackward& args) override {
-    stream.enqueue([this, args] {
-      split(args.gate.count, column_step, [&](Range r) { cpu::swiglu_backward(args, r); });
-    });
+  void run(const SwigluBackward& args) {
+    split(args.gate.count, column_step, [&](Range r) { cpu::swiglu_backward(args, r); });
   }
 
-  void run_embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
-                             std::int64_t width) override {
-    stream.enqueue([this, tokens, table, out, width] {
-      require_ids("token", tokens, static_cast<std::int64_t>(table.count) / width, 0);
-      const std::size_t bytes = to_size(width) * size_of(table.dtype);
-      const auto* from = static_cast<const std::byte*>(table.data);
-      auto* to = static_cast<std::byte*>(out.data);
-      split(tokens.count, 1, [&](Range range) {
-        for (std::size_t i = range.first; i < range.last; ++i) {
-          const auto id = to_size(tokens.as<std::int32_t>()[i]);
-          std::memcpy(to + i * bytes, from + id * bytes, bytes);
-        }
-      });
-    });
-  }
-
-  void run(Stream& stream, const EmbeddingBackward& args) override {
-    stream.enqueue([this, args] {
-      require_ids("token", args.tokens, args.vocab, 0);
-      split(to_size(args.width), column_step,
-            [&](Range columns) { cpu::embedding_backward(args, columns); });
-    });
-  }
-
-  void run(Stream& stream, const CrossEntropy& args) override {
-    stream.enqueue([this, args] {
-      const std::size_t tokens = args.labels.count;
-      require_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
-      if (row_losses_.size() < tokens) row_losses_.resize(tokens);
-      double* losses = row_losses_.data();
-      split(tokens, 1, [&](Range range) { cpu::cross_entropy(args, range, losses); });
-      auto* total = args.total.as<double>();
-      for (std::size_t i = 0; i < tokens; ++i) {
-        total[0] += losses[i];
-        total[1] += args.labels.as<std::int32_t>()[i] >= 0 ? 1.0 : 0.0;
+  void run(const EmbeddingForward& args) {
+    require_ids("token", args.tokens, static_cast<std::int64_t>(args.table.count) / args.width, 0);
+    const std::size_t bytes = to_size(args.width) * size_of(args.table.dtype);
+    const auto* from = static_cast<const std::byte*>(args.table.data);
+    auto* to = static_cast<std::byte*>(args.out.data);
+    split(args.tokens.count, 1, [&](Range range) {
+      for (std::size_t i = range.first; i < range.last; ++i) {
+        const auto id = to_size(args.tokens.as<std::int32_t>()[i]);
+        std::memcpy(to + i * bytes, from + id * bytes, bytes);
       }
     });
   }
 
- private:
+  void run(const EmbeddingBackward& args) {
+    require_ids("token", args.tokens, args.vocab, 0);
+    split(to_size(args.width), column_step, [&](Range r) { cpu::embedding_backward(args, r); });
+  }
+
+  void run(const CrossEntropy& args) {
+    const std::size_t tokens = args.labels.count;
+    require_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
+    if (row_losses_.size() < tokens) row_losses_.resize(tokens);
+    double* losses = row_losses_.data();
+    split(tokens, 1, [&](Range range) { cpu::cross_entropy(args, range, losses); });
+    auto* total = args.total.as<double>();
+    for (std::size_t i = 0; i < tokens; ++i) {
+      total[0] += losses[i];
+      total[1] += args.labels.as<std::int32_t>()[i] >= 0 ? 1.0 : 0.0;
+    }
+  }
+
   bool in_bf16(ConstView q) const {
     return q.dtype == atoll::DType::bf16 && bf16_ != Bf16Instructions::none;
   }
 
   template <class Args>
-  void attention(Stream& stream, const Args& args, std::size_t (*scratch)(const AttentionShape&),
+  void attention(const Args& args, std::size_t (*scratch)(const AttentionShape&),
                  void (*kernel)(const Args&, const AttentionTask&)) {
-    stream.enqueue([this, args, scratch, kernel] {
-      check_positions(args.positions, args.shape.seq);
-      const std::size_t kv_heads = to_size(args.shape.kv_heads);
-      for (Scratch& of_thread : scratch_) of_thread.reserve(scratch(args.shape));
-      each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
-        float* const of_thread = scratch_[to_size(omp_get_thread_num())].reserve(0);
-        kernel(args, {i / kv_heads, i % kv_heads, of_thread, bf16_});
-      });
+    check_positions(args.positions, args.shape.seq);
+    const std::size_t kv_heads = to_size(args.shape.kv_heads);
+    for (Scratch& of_thread : scratch_) of_thread.reserve(scratch(args.shape));
+    each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
+      float* const of_thread = scratch_[to_size(omp_get_thread_num())].reserve(0);
+      kernel(args, {i / kv_heads, i % kv_heads, of_thread, bf16_});
     });
   }
 

@@ -34,21 +34,22 @@ void add(const ConstView& a, const ConstView& b, const View& out, Range range) {
   });
 }
 
-void scale(const View& x, float factor, Range range) {
-  with_type(x.dtype, [&]<class T>(T) HWY_ATTR {
-    T* const to = x.as<T>();
+void scale(const Scale& args, Range range) {
+  with_type(args.x.dtype, [&]<class T>(T) HWY_ATTR {
+    T* const to = args.x.as<T>();
+    const float factor = args.factor;
     for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
       store(d, hn::Mul(load(d, to + i), hn::Set(d, factor)), to + i);
     });
   });
 }
 
-void add_bias(const ConstView& bias, const View& y, Range rows) {
-  with_type(y.dtype, [&]<class T>(T) HWY_ATTR {
-    const std::size_t width = bias.count;
-    const T* const values = bias.as<T>();
+void add_bias(const AddBias& args, Range rows) {
+  with_type(args.y.dtype, [&]<class T>(T) HWY_ATTR {
+    const std::size_t width = args.bias.count;
+    const T* const values = args.bias.as<T>();
     for (std::size_t row = rows.first; row < rows.last; ++row) {
-      T* const to = y.as<T>() + row * width;
+      T* const to = args.y.as<T>() + row * width;
       for_lanes(0, width, [&](auto d, std::size_t i) HWY_ATTR {
         store(d, hn::Add(load(d, to + i), load(d, values + i)), to + i);
       });
@@ -78,10 +79,10 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
   return hn::Div(one, hn::Add(one, exponential(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0F)))));
 }
 
-void swiglu_forward(const ConstView& gate, const ConstView& up, const View& out, Range range) {
-  with_type(gate.dtype, [&]<class T>(T) HWY_ATTR {
-    const T *gates = gate.as<T>(), *ups = up.as<T>();
-    T* to = out.as<T>();
+void swiglu_forward(const SwigluForward& args, Range range) {
+  with_type(args.gate.dtype, [&]<class T>(T) HWY_ATTR {
+    const T *gates = args.gate.as<T>(), *ups = args.up.as<T>();
+    T* to = args.out.as<T>();
     for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
       const auto g = load(d, gates + i);
       store(d, hn::Mul(hn::Mul(g, sigmoid(d, g)), load(d, ups + i)), to + i);
@@ -330,11 +331,10 @@ using atoll::ConstView;
 using atoll::View;
 
 ATOLL_DISPATCH(void, add, (ConstView a, ConstView b, View out, Range r), a, b, out, r)
-ATOLL_DISPATCH(void, scale, (View x, float factor, Range r), x, factor, r)
-ATOLL_DISPATCH(void, add_bias, (ConstView bias, View y, Range rows), bias, y, rows)
+ATOLL_DISPATCH(void, scale, (const Scale& args, Range r), args, r)
+ATOLL_DISPATCH(void, add_bias, (const AddBias& args, Range rows), args, rows)
 ATOLL_DISPATCH(void, bias_backward, (const BiasBackward& args, Range columns), args, columns)
-ATOLL_DISPATCH(void, swiglu_forward, (ConstView gate, ConstView up, View out, Range r), gate, up,
-               out, r)
+ATOLL_DISPATCH(void, swiglu_forward, (const SwigluForward& args, Range r), args, r)
 ATOLL_DISPATCH(void, swiglu_backward, (const SwigluBackward& args, Range r), args, r)
 ATOLL_DISPATCH(void, rope, (const Rope& args, Range tokens), args, tokens)
 ATOLL_DISPATCH(void, convert, (ConstView from, View to, Range r), from, to, r)

@@ -24,11 +24,11 @@ struct Range {
 inline std::size_t to_size(std::int64_t value) noexcept { return static_cast<std::size_t>(value); }
 
 void add(atoll::ConstView a, atoll::ConstView b, atoll::View out, Range elements);
-void scale(atoll::View x, float factor, Range elements);
-void add_bias(atoll::ConstView bias, atoll::View y, Range rows);
+void scale(const Scale& args, Range elements);
+void add_bias(const AddBias& args, Range rows);
 // Sums these columns of all rows, in ascending order.
 void bias_backward(const BiasBackward& args, Range columns);
-void swiglu_forward(atoll::ConstView gate, atoll::ConstView up, atoll::View out, Range elements);
+void swiglu_forward(const SwigluForward& args, Range elements);
 void swiglu_backward(const SwigluBackward& args, Range elements);
 void rope(const Rope& args, Range tokens);
 // Converts between f32 and bf16.

@@ -135,53 +135,49 @@ class CudaOps final : public Ops {
     matmul_.run(native(stream), product, a.data, b.data, c.data, residual.data);
   }
 
-  void run(Stream& stream, const RmsNormForward& args) override {
-    check_norm_width(args.width, args.x.dtype, is_aligned(args));
+  void compute(Stream& stream, const Operation& operation) override {
     const Current current(ordinal_);
+    std::visit([&](const auto& args) { run(stream, args); }, operation);
+  }
+
+  void check_ids(Stream& stream) override { ids_.check_behind(stream); }
+
+ private:
+  void run(Stream& stream, const RmsNormForward& args) {
+    check_norm_width(args.width, args.x.dtype, is_aligned(args));
     cuda::rms_norm_forward(native(stream), args);
   }
 
-  void run(Stream& stream, const RmsNormBackward& args) override {
+  void run(Stream& stream, const RmsNormBackward& args) {
     check_norm_width(args.width, args.x.dtype, is_aligned(args));
-    const Current current(ordinal_);
     const auto tokens = static_cast<std::int64_t>(args.inverse.count);
     void* const partials = scratch(stream, rms_norm_partials(tokens, args.width) * sizeof(float));
     cuda::rms_norm_backward(native(stream), args, static_cast<float*>(partials));
   }
 
-  void run_scale(Stream& stream, View x, float factor) override {
-    const Current current(ordinal_);
-    cuda::scale(native(stream), x, factor);
+  void run(Stream& stream, const Scale& args) { cuda::scale(native(stream), args.x, args.factor); }
+
+  void run(Stream& stream, const AddBias& args) {
+    cuda::add_bias(native(stream), args.bias, args.y);
   }
 
-  void run_add_bias(Stream& stream, ConstView bias, View y) override {
-    const Current current(ordinal_);
-    cuda::add_bias(native(stream), bias, y);
-  }
-
-  void run(Stream& stream, const BiasBackward& args) override {
-    const Current current(ordinal_);
+  void run(Stream& stream, const BiasBackward& args) {
     const auto tokens = static_cast<std::int64_t>(args.dy.count) / args.width;
     void* const partials = scratch(stream, bias_partials(tokens, args.width) * sizeof(float));
     cuda::bias_backward(native(stream), args, static_cast<float*>(partials));
   }
 
-  void run(Stream& stream, const Rope& args) override {
-    const Current current(ordinal_);
-    cuda::rope(native(stream), args);
-  }
+  void run(Stream& stream, const Rope& args) { cuda::rope(native(stream), args); }
 
-  void run(Stream& stream, const AttentionForward& args) override {
+  void run(Stream& stream, const AttentionForward& args) {
     check_head_dim(args.shape.head_dim);
-    const Current current(ordinal_);
     const bool done = attention_.forward(native(stream), args,
                                          [&](std::size_t bytes) { return scratch(stream, bytes); });
     if (!done) cuda::attention_forward(native(stream), args);
   }
 
-  void run(Stream& stream, const AttentionBackward& args) override {
+  void run(Stream& stream, const AttentionBackward& args) {
     check_head_dim(args.shape.head_dim);
-    const Current current(ordinal_);
     const bool done = attention_.backward(
         native(stream), args, [&](std::size_t bytes) { return scratch(stream, bytes); });
     if (done) return;
@@ -189,39 +185,31 @@ class CudaOps final : public Ops {
     cuda::attention_backward(native(stream), args, static_cast<float*>(deltas));
   }
 
-  void run_swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
-    const Current current(ordinal_);
-    cuda::swiglu_forward(native(stream), gate, up, out);
+  void run(Stream& stream, const SwigluForward& args) {
+    cuda::swiglu_forward(native(stream), args.gate, args.up, args.out);
   }
 
-  void run(Stream& stream, const SwigluBackward& args) override {
-    const Current current(ordinal_);
+  void run(Stream& stream, const SwigluBackward& args) {
     cuda::swiglu_backward(native(stream), args);
   }
 
-  void run_embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
-                             std::int64_t width) override {
-    const Current current(ordinal_);
-    cuda::embedding_forward(native(stream), tokens, table, out, width,
-                            &ids_.outside(static_cast<std::int64_t>(table.count) / width).token);
+  void run(Stream& stream, const EmbeddingForward& args) {
+    const std::int64_t vocab = static_cast<std::int64_t>(args.table.count) / args.width;
+    cuda::embedding_forward(native(stream), args.tokens, args.table, args.out, args.width,
+                            &ids_.outside(vocab).token);
   }
 
-  void run(Stream& stream, const EmbeddingBackward& args) override {
-    const Current current(ordinal_);
+  void run(Stream& stream, const EmbeddingBackward& args) {
     void* const memory = scratch(stream, embedding_scratch(args.tokens.count, args.width));
     cuda::embedding_backward(native(stream), args, memory, &ids_.outside(args.vocab).token);
   }
 
-  void run(Stream& stream, const CrossEntropy& args) override {
-    const Current current(ordinal_);
+  void run(Stream& stream, const CrossEntropy& args) {
     void* const losses = scratch(stream, args.labels.count * sizeof(double));
     cuda::cross_entropy(native(stream), args, static_cast<double*>(losses),
                         &ids_.outside(args.vocab).label);
   }
 
-  void check_ids(Stream& stream) override { ids_.check_behind(stream); }
-
- private:
   void* scratch(Stream& stream, std::size_t bytes) {
     if (bytes > scratch_.bytes()) {
       stream.synchronize();  // queued work still uses the old scratch

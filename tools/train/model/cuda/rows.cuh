@@ -1,10 +1,26 @@
-// Keeps rows of a matrix in a block's registers, in packs of 16 bytes.
+// Launches of kernels, and rows of a matrix in a block's registers, in packs of 16 bytes.
 #pragma once
 
+#include "atoll/cuda/launch.cuh"
 #include "model/cuda/kernels.hpp"
-#include "model/cuda/launch.cuh"
+
+// Dynamic shared memory of the block; Launch::shared_bytes is its size. The emulated GPU
+// (tests/gpu/emulated) defines it under this name.
+extern __shared__ float4 dynamic_shared[];
 
 namespace train::cuda {
+
+using atoll::cuda::blocks_for;
+using atoll::cuda::check;
+using atoll::cuda::convert;
+using atoll::cuda::first_item;
+using atoll::cuda::is_aligned;
+using atoll::cuda::items_stride;
+using atoll::cuda::Launch;
+using atoll::cuda::Pack;
+using atoll::cuda::start;
+using atoll::cuda::threads;
+using atoll::cuda::Type;
 
 constexpr int warps = threads / 32;
 // Elements of T in a pack of 16 bytes.

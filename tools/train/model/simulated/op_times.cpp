@@ -27,6 +27,41 @@ std::string shape(const AttentionShape& s, atoll::DType dtype) {
                      s.head_dim, s.window, atoll::name(dtype));
 }
 
+// For operations whose time depends on the size of one view alone.
+std::string key(const char* operation, const atoll::ConstView& view) {
+  return fmt::format("{} {} {}", operation, view.count, atoll::name(view.dtype));
+}
+std::string key(const RmsNormForward& args) {
+  return fmt::format("rms_norm {}x{} {}", args.x.count / static_cast<std::uint64_t>(args.width),
+                     args.width, atoll::name(args.x.dtype));
+}
+std::string key(const RmsNormBackward& args) {
+  return fmt::format("rms_norm_backward {}x{} {} {} {}",
+                     args.x.count / static_cast<std::uint64_t>(args.width), args.width,
+                     atoll::name(args.x.dtype), name(args.dx_mode), name(args.dweight_mode));
+}
+std::string key(const Rope& args) { return key("rope", args.x); }
+std::string key(const AttentionForward& args) {
+  return "attention " + shape(args.shape, args.q.dtype);
+}
+std::string key(const AttentionBackward& args) {
+  return "attention_backward " + shape(args.shape, args.q.dtype);
+}
+std::string key(const Scale& args) { return key("scale", args.x); }
+std::string key(const AddBias& args) { return key("add_bias", args.y); }
+std::string key(const BiasBackward& args) { return key("bias_backward", args.dy); }
+std::string key(const SwigluForward& args) { return key("swiglu", args.out); }
+std::string key(const SwigluBackward& args) { return key("swiglu_backward", args.gate); }
+std::string key(const EmbeddingForward& args) { return key("embedding", args.out); }
+std::string key(const EmbeddingBackward& args) {
+  return fmt::format("embedding_backward {} of {}x{} {}", args.tokens.count, args.vocab, args.width,
+                     name(args.mode));
+}
+std::string key(const CrossEntropy& args) {
+  return fmt::format("cross_entropy {}x{} {}{}", args.labels.count, args.vocab,
+                     atoll::name(args.logits.dtype), args.dlogits.count > 0 ? " gradient" : "");
+}
+
 }  // namespace
 
 std::string key_of(const Product& p, bool has_residual) {
@@ -34,34 +69,9 @@ std::string key_of(const Product& p, bool has_residual) {
                      atoll::name(p.in), atoll::name(p.out), name(p.mode),
                      has_residual ? " residual" : "");
 }
-std::string key_of(const BiasBackward& args) { return key_of("bias_backward", args.dy); }
-std::string key_of(const RmsNormForward& args) {
-  return fmt::format("rms_norm {}x{} {}", args.x.count / static_cast<std::uint64_t>(args.width),
-                     args.width, atoll::name(args.x.dtype));
-}
-std::string key_of(const RmsNormBackward& args) {
-  return fmt::format("rms_norm_backward {}x{} {} {} {}",
-                     args.x.count / static_cast<std::uint64_t>(args.width), args.width,
-                     atoll::name(args.x.dtype), name(args.dx_mode), name(args.dweight_mode));
-}
-std::string key_of(const Rope& args) { return key_of("rope", args.x); }
-std::string key_of(const AttentionForward& args) {
-  return "attention " + shape(args.shape, args.q.dtype);
-}
-std::string key_of(const AttentionBackward& args) {
-  return "attention_backward " + shape(args.shape, args.q.dtype);
-}
-std::string key_of(const SwigluBackward& args) { return key_of("swiglu_backward", args.gate); }
-std::string key_of(const EmbeddingBackward& args) {
-  return fmt::format("embedding_backward {} of {}x{} {}", args.tokens.count, args.vocab, args.width,
-                     name(args.mode));
-}
-std::string key_of(const CrossEntropy& args) {
-  return fmt::format("cross_entropy {}x{} {}{}", args.labels.count, args.vocab,
-                     atoll::name(args.logits.dtype), args.dlogits.count > 0 ? " gradient" : "");
-}
-std::string key_of(const char* operation, const atoll::ConstView& view) {
-  return fmt::format("{} {} {}", operation, view.count, atoll::name(view.dtype));
+
+std::string key_of(const Operation& operation) {
+  return std::visit([](const auto& args) { return key(args); }, operation);
 }
 
 namespace {
@@ -96,6 +106,9 @@ class Measured final : public MeasuredOps {
     sample(stream, key_of(product, residual.count > 0),
            [&] { inner_.multiply(stream, product, a, b, c, residual); });
   }
+  void compute(atoll::Stream& stream, const Operation& operation) override {
+    sample(stream, key_of(operation), [&] { inner_.compute(stream, operation); });
+  }
 
  private:
   struct Sample {
@@ -108,49 +121,6 @@ class Measured final : public MeasuredOps {
     const atoll::Stamp begin = stream.stamp();
     work();
     samples_.push_back({std::move(key), begin, stream.stamp()});
-  }
-
-  void run(atoll::Stream& stream, const BiasBackward& args) override {
-    sample(stream, key_of(args), [&] { inner_.bias_backward(stream, args); });
-  }
-  void run(atoll::Stream& stream, const RmsNormForward& args) override {
-    sample(stream, key_of(args), [&] { inner_.rms_norm_forward(stream, args); });
-  }
-  void run(atoll::Stream& stream, const RmsNormBackward& args) override {
-    sample(stream, key_of(args), [&] { inner_.rms_norm_backward(stream, args); });
-  }
-  void run(atoll::Stream& stream, const Rope& args) override {
-    sample(stream, key_of(args), [&] { inner_.rope(stream, args); });
-  }
-  void run(atoll::Stream& stream, const AttentionForward& args) override {
-    sample(stream, key_of(args), [&] { inner_.attention_forward(stream, args); });
-  }
-  void run(atoll::Stream& stream, const AttentionBackward& args) override {
-    sample(stream, key_of(args), [&] { inner_.attention_backward(stream, args); });
-  }
-  void run(atoll::Stream& stream, const SwigluBackward& args) override {
-    sample(stream, key_of(args), [&] { inner_.swiglu_backward(stream, args); });
-  }
-  void run(atoll::Stream& stream, const EmbeddingBackward& args) override {
-    sample(stream, key_of(args), [&] { inner_.embedding_backward(stream, args); });
-  }
-  void run(atoll::Stream& stream, const CrossEntropy& args) override {
-    sample(stream, key_of(args), [&] { inner_.cross_entropy(stream, args); });
-  }
-  void run_scale(atoll::Stream& stream, atoll::View x, float factor) override {
-    sample(stream, key_of("scale", x), [&] { inner_.scale(stream, x, factor); });
-  }
-  void run_add_bias(atoll::Stream& stream, atoll::ConstView bias, atoll::View y) override {
-    sample(stream, key_of("add_bias", y), [&] { inner_.add_bias(stream, bias, y); });
-  }
-  void run_swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
-                          atoll::View out) override {
-    sample(stream, key_of("swiglu", out), [&] { inner_.swiglu_forward(stream, gate, up, out); });
-  }
-  void run_embedding_forward(atoll::Stream& stream, atoll::ConstView tokens, atoll::ConstView table,
-                             atoll::View out, std::int64_t width) override {
-    sample(stream, key_of("embedding", out),
-           [&] { inner_.embedding_forward(stream, tokens, table, out, width); });
   }
 
   Ops& inner_;

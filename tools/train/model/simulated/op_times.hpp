@@ -15,17 +15,7 @@ namespace train::simulated {
 using OpTimes = std::map<std::string, double, std::less<>>;  // seconds by key
 
 std::string key_of(const Product& product, bool has_residual);
-std::string key_of(const BiasBackward& args);
-std::string key_of(const RmsNormForward& args);
-std::string key_of(const RmsNormBackward& args);
-std::string key_of(const Rope& args);
-std::string key_of(const AttentionForward& args);
-std::string key_of(const AttentionBackward& args);
-std::string key_of(const SwigluBackward& args);
-std::string key_of(const EmbeddingBackward& args);
-std::string key_of(const CrossEntropy& args);
-// For operations whose time depends on the size of one view alone.
-std::string key_of(const char* name, const atoll::ConstView& view);
+std::string key_of(const Operation& operation);
 
 // Ops that measure another Ops: stamps stand before and after each operation.
 class MeasuredOps : public Ops {

@@ -114,6 +114,25 @@ class SimulatedOps final : public Ops {
     if (residual.count > 0 && profile_.separate_residual)
       move(stream, "add", {}, 3 * bytes_of({c}));
   }
+  void compute(atoll::Stream& stream, const Operation& operation) override {
+    // In the order of Operation.
+    constexpr std::array<const char*, std::variant_size_v<Operation>> names{"norm",
+                                                                            "norm backward",
+                                                                            "rope",
+                                                                            "attention",
+                                                                            "attention backward",
+                                                                            "scale",
+                                                                            "bias",
+                                                                            "bias",
+                                                                            "swiglu",
+                                                                            "swiglu backward",
+                                                                            "embedding",
+                                                                            "embedding backward",
+                                                                            "loss"};
+    const char* const name = names.at(operation.index());
+    if (known(stream, name, key_of(operation))) return;
+    std::visit([&](const auto& args) { run(stream, name, args); }, operation);
+  }
 
  private:
   // Enqueues an operation whose time was measured. Returns false for any other.
@@ -144,64 +163,48 @@ class SimulatedOps final : public Ops {
     }
   }
 
-  void run(atoll::Stream& stream, const BiasBackward& args) override {
-    if (known(stream, "bias", key_of(args))) return;
-    move(stream, "bias", {}, bytes_of({args.dy, args.dbias}));
+  void run(atoll::Stream& stream, const char* name, const RmsNormForward& args) const {
+    move(stream, name, profile_.norm_forward, bytes_of({args.x, args.y}));
   }
-  void run(atoll::Stream& stream, const RmsNormForward& args) override {
-    if (known(stream, "norm", key_of(args))) return;
-    move(stream, "norm", profile_.norm_forward, bytes_of({args.x, args.y}));
-  }
-  void run(atoll::Stream& stream, const RmsNormBackward& args) override {
-    if (known(stream, "norm backward", key_of(args))) return;
+  void run(atoll::Stream& stream, const char* name, const RmsNormBackward& args) const {
     const double sum = args.dx_mode == WriteMode::accumulate ? bytes_of({args.dx}) : 0;
-    move(stream, "norm backward", profile_.norm_backward,
-         bytes_of({args.x, args.dy, args.dx}) + sum);
+    move(stream, name, profile_.norm_backward, bytes_of({args.x, args.dy, args.dx}) + sum);
   }
-  void run(atoll::Stream& stream, const Rope& args) override {
-    if (known(stream, "rope", key_of(args))) return;
-    move(stream, "rope", profile_.rope, 2 * bytes_of({args.x}));
+  void run(atoll::Stream& stream, const char* name, const Rope& args) const {
+    move(stream, name, profile_.rope, 2 * bytes_of({args.x}));
   }
-  void run(atoll::Stream& stream, const AttentionForward& args) override {
-    if (known(stream, "attention", key_of(args))) return;
-    attention(stream, "attention", args.shape, args.q.dtype, 1);
+  void run(atoll::Stream& stream, const char* name, const AttentionForward& args) const {
+    attention(stream, name, args.shape, args.q.dtype, 1);
   }
-  void run(atoll::Stream& stream, const AttentionBackward& args) override {
-    if (known(stream, "attention backward", key_of(args))) return;
-    attention(stream, "attention backward", args.shape, args.q.dtype, 2.5);
+  void run(atoll::Stream& stream, const char* name, const AttentionBackward& args) const {
+    attention(stream, name, args.shape, args.q.dtype, 2.5);
   }
-  void run(atoll::Stream& stream, const SwigluBackward& args) override {
-    if (known(stream, "swiglu backward", key_of(args))) return;
-    move(stream, "swiglu backward", profile_.swiglu_backward,
+  void run(atoll::Stream& stream, const char* name, const Scale& args) const {
+    move(stream, name, {}, 2 * bytes_of({args.x}));
+  }
+  void run(atoll::Stream& stream, const char* name, const AddBias& args) const {
+    move(stream, name, {}, 2 * bytes_of({args.y}));
+  }
+  void run(atoll::Stream& stream, const char* name, const BiasBackward& args) const {
+    move(stream, name, {}, bytes_of({args.dy, args.dbias}));
+  }
+  void run(atoll::Stream& stream, const char* name, const SwigluForward& args) const {
+    move(stream, name, profile_.swiglu_forward, bytes_of({args.gate, args.up, args.out}));
+  }
+  void run(atoll::Stream& stream, const char* name, const SwigluBackward& args) const {
+    move(stream, name, profile_.swiglu_backward,
          bytes_of({args.gate, args.up, args.dout, args.dgate, args.dup}));
   }
-  void run(atoll::Stream& stream, const EmbeddingBackward& args) override {
-    if (known(stream, "embedding backward", key_of(args))) return;
+  void run(atoll::Stream& stream, const char* name, const EmbeddingForward& args) const {
+    move(stream, name, {}, 2 * bytes_of({args.out}));
+  }
+  void run(atoll::Stream& stream, const char* name, const EmbeddingBackward& args) const {
     // Without accumulation the whole gradient is set to zero first.
     const double zero = args.mode == WriteMode::overwrite ? bytes_of({args.dtable}) : 0;
-    move(stream, "embedding backward", {}, zero + 3 * bytes_of({args.dy}));
+    move(stream, name, {}, zero + 3 * bytes_of({args.dy}));
   }
-  void run(atoll::Stream& stream, const CrossEntropy& args) override {
-    if (known(stream, "loss", key_of(args))) return;
-    move(stream, "loss", profile_.loss, bytes_of({args.logits}) + 2 * bytes_of({args.dlogits}));
-  }
-  void run_scale(atoll::Stream& stream, atoll::View x, float) override {
-    if (known(stream, "scale", key_of("scale", x))) return;
-    move(stream, "scale", {}, 2 * bytes_of({x}));
-  }
-  void run_add_bias(atoll::Stream& stream, atoll::ConstView, atoll::View y) override {
-    if (known(stream, "bias", key_of("add_bias", y))) return;
-    move(stream, "bias", {}, 2 * bytes_of({y}));
-  }
-  void run_swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
-                          atoll::View out) override {
-    if (known(stream, "swiglu", key_of("swiglu", out))) return;
-    move(stream, "swiglu", profile_.swiglu_forward, bytes_of({gate, up, out}));
-  }
-  void run_embedding_forward(atoll::Stream& stream, atoll::ConstView, atoll::ConstView,
-                             atoll::View out, std::int64_t) override {
-    if (known(stream, "embedding", key_of("embedding", out))) return;
-    move(stream, "embedding", {}, 2 * bytes_of({out}));
+  void run(atoll::Stream& stream, const char* name, const CrossEntropy& args) const {
+    move(stream, name, profile_.loss, bytes_of({args.logits}) + 2 * bytes_of({args.dlogits}));
   }
 
   // `products` is the number of products relative to forward, which has two for each pair of query
