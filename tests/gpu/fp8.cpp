@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "unit/train/data_temporary.hpp"
 #include "atoll/error.hpp"
 #include "both.hpp"
 #include "model/cuda/cuda_ops.hpp"
@@ -343,34 +342,6 @@ TEST_CASE("fp8 products: groups of linear layers are exact for small whole numbe
       layers.run_on_both(both, *ops, mode);
       for (const Both::Tensor* result : layers.results()) CHECK(both.difference(*result) == 0);
     }
-  }
-}
-
-TEST_CASE("fp8 products: the fastest algorithms are kept in a file, and exact too") {
-  const train_test::TemporaryFolder folder;
-  const auto file = folder.path() / "products.json";
-  Both both;
-  if (!make_fp8_ops(both)) return;
-  std::string kept;
-  for (int run = 0; run < 2; ++run) {
-    const auto ops = train::cuda::make_ops(both.gpu(), {.times_products = true,
-                                                        .product_file = file.string(),
-                                                        .least_timed_flops = 1,
-                                                        .fp8 = true});
-    // The layers of both groups have one shape, and the first of a group adds a residual.
-    Layers layers(both, 48, 48, {48, 48, 48}, true);
-    layers.run_on_both(both, *ops, WriteMode::accumulate);
-    for (const Both::Tensor* result : layers.results()) CHECK(both.difference(*result) == 0);
-    const std::string seen = train_test::TemporaryFolder::read(file);
-    for (const char* entry :
-         {"48 x 48 x 48, e4m3 to bf16, nt, aligned to 256 256 256 bytes, residual\"",
-          "48 x 48 x 48, e4m3 to bf16, nt, aligned to 256 256 256 bytes\"",
-          "e5m2 by e4m3 to bf16, nt,", "e5m2 by e4m3 to bf16, nt+,", "e5m2 by e4m3 to f32, nt+,"}) {
-      CAPTURE(entry);
-      CHECK(seen.find(entry) != std::string::npos);
-    }
-    CHECK((run == 0 || seen == kept));
-    kept = seen;
   }
 }
 

@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "unit/train/data_temporary.hpp"
 #include "atoll/error.hpp"
 #include "both.hpp"
 #include "model/cuda/attention.hpp"
@@ -183,67 +180,6 @@ TEST_CASE("products that leave multiprocessors to other work have the same value
   }
   for (const int wrong : {-1, 100'000}) {
     CHECK_THROWS_AS(cuda::make_ops(both.gpu(), {.spared_multiprocessors = wrong}), atoll::Error);
-  }
-}
-
-TEST_CASE("the fastest algorithm of a product is found once and kept in a file") {
-  const train_test::TemporaryFolder folder;
-  const auto file = folder.path() / "cache" / "products.json";
-  Both both;
-  const LinearShape shape{70, 48, 56};
-  const auto x = both.random(DType::f32, shape.tokens * shape.in);
-  const auto weight = both.random(DType::f32, shape.in * shape.out);
-  const auto y = both.zeros(DType::f32, shape.tokens * shape.out);
-  const auto run = [&](bool times, const std::string& place) {
-    const auto ops = cuda::make_ops(
-        both.gpu(), {.times_products = times, .product_file = place, .least_timed_flops = 1});
-    for (int i = 0; i < 2; ++i) {
-      both.run(*ops, [&](Ops& with, atoll::Stream& stream, const auto& on) {
-        with.linear_forward(stream, shape, on(x), on(weight), on(y));
-      });
-      CHECK(both.difference(y) <= allowed(DType::f32));
-    }
-  };
-  run(false, file.string());
-  CHECK_FALSE(std::filesystem::exists(file));
-  run(true, "");
-  run(true, file.string());
-  const auto kept = train_test::TemporaryFolder::read(file);
-  const auto all = nlohmann::json::parse(kept);
-  REQUIRE(all.size() == 1);
-  CHECK(all.begin().key().find(", cuBLASLt ") != std::string::npos);
-  REQUIRE(all.begin()->size() == 1);
-  CHECK(all.begin()->begin().key() ==
-        "matrix product 70 x 56 x 48, f32 to f32, nt, aligned to 256 256 256 bytes");
-  const auto& entry = *all.begin()->begin();
-  CHECK(entry.at("seconds") <= entry.at("first_seconds"));
-  if (both.gpu().name().find("mulated") != std::string::npos) {
-    CHECK(entry.at("algorithm")[0] == 0);  // cublaslt.cpp: the first choice takes 20 ms longer
-    CHECK(entry.at("first_seconds") > 0.02);
-  }
-  // Later runs read the choice and do not time again.
-  run(true, file.string());
-  CHECK(train_test::TemporaryFolder::read(file) == kept);
-  // A file of something else is left alone.
-  for (const char* other : {"[]", "{", "{\"a\": 1"}) {
-    folder.write("cache/products.json", other);
-    run(true, file.string());
-    CHECK(train_test::TemporaryFolder::read(file) == other);
-  }
-}
-
-TEST_CASE("the fastest algorithm of a product is not used for one that adds another matrix") {
-  Both both;
-  const auto ops = cuda::make_ops(both.gpu(), {.times_products = true, .least_timed_flops = 1});
-  const auto x = both.random(DType::f32, 16 * 32), weight = both.random(DType::f32, 32 * 32);
-  const auto residual = both.random(DType::f32, 16 * 32), y = both.zeros(DType::f32, 16 * 32);
-  // cublaslt.cpp: the fastest algorithm of the first product does not add another matrix.
-  for (const bool adds : {false, true}) {
-    both.run(*ops, [&](Ops& with, atoll::Stream& stream, const auto& on) {
-      const LinearsForward::Layer layer{32, on(weight), on(y), adds ? on(residual) : atoll::View{}};
-      with.linears_forward(stream, {16, 32, on(x), {&layer, 1}});
-    });
-    CHECK(both.difference(y) <= allowed(DType::f32));
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -374,30 +373,19 @@ TEST_CASE("what killed runs have left is removed at the start, and named") {
     if (name.find("step-") != name.npos) fs::last_write_time(path.parent_path(), before);
     return path;
   };
-  const pid_t ended = [] {
-    const pid_t child = ::fork();
-    if (child == 0) ::_exit(0);
-    ::waitpid(child, nullptr, 0);
-    return child;
-  }();
-  std::string here = train::process_tag();  // without the process
-  here.erase(here.rfind('-') + 1);
   const std::string shard = "/shard-00000-of-00002.safetensors";
   const std::vector<fs::path> gone{
       make("out/checkpoints/step-00000009.partial" + shard, 2).parent_path(),
-      make(fmt::format("out/metrics.json.{}{}.tmp", here, ended), 2),
-      make(fmt::format("model/config.json.{}{}.tmp", here, ended), 2),
-      make(fmt::format("out/steps.jsonl.0123-45-{}.tmp", ::getppid()), 61),  // of another host
+      make("out/metrics.json." + train::process_tag() + ".tmp", 61),
+      make("model/config.json.0123-45-6.tmp", 61),
       make("model/model.safetensors.0123456789abcdef.partial", 61)};
-  const std::vector<fs::path> kept{
-      make("out/checkpoints/step-00000008.partial" + shard, 0),
-      make("out/checkpoints/step-00000007.old" + shard, 2),
-      make(fmt::format("model/tokenizer.json.{}{}.tmp", here, ::getppid()), 2),
-      make(fmt::format("model/config.json.0123-45-{}.tmp", ended), 2),  // of another host
-      make(fmt::format("out/notes.txt.{}{}.tmp", here, ended), 2),
-      make("out/metrics.json.tmp", 2),
-      make("model/model.safetensors.00000000ffffffff.partial", 2),
-      make("model/model.partial", 2)};
+  const std::vector<fs::path> kept{make("out/checkpoints/step-00000008.partial" + shard, 0),
+                                   make("out/checkpoints/step-00000007.old" + shard, 2),
+                                   make("model/tokenizer.json." + train::process_tag() + ".tmp", 2),
+                                   make("out/notes.txt.0123-45-6.tmp", 61),
+                                   make("out/metrics.json.tmp", 61),
+                                   make("model/model.safetensors.00000000ffffffff.partial", 2),
+                                   make("model/model.partial", 61)};
   auto told = run_and_listen(options);
   for (const fs::path& path : gone) {
     CAPTURE(path);

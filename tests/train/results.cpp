@@ -177,8 +177,8 @@ TEST_CASE("strategies cannot use memory that the kernels hold") {
   atoll_test::run_thread_ranks(4, [&](atoll::World& world) {
     const auto mesh = atoll::Mesh::make(world, {2, 2});
     for (const bool held : {false, true}) {
-      const auto choice = train::choose_strategy(options, model, mesh,
-                                                 {.bytes = room, .arithmetic = held ? room : 0}, 2);
+      const auto choice = train::choose_strategy(
+          {options, model, mesh, {.bytes = room, .arithmetic = held ? room : 0}}, 2);
       if (world.rank() == 0)
         CHECK(held == (choice.why.find("no strategy fits") != std::string::npos));
     }

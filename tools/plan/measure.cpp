@@ -161,9 +161,8 @@ void choose_gpu(int rank) {
 std::string measure_here(const Job& job, const MeasureOptions& options, int rank) {
   if (options.ranks > 1) choose_gpu(rank);
   atoll::World world = atoll::World::single();
-  const train::Machine machine =
-      train::make_machine(world, train::choose_device(world, options.device, ""),
-                          {.threads = options.threads, .products = ""});
+  const train::Machine machine = train::make_machine(
+      world, train::choose_device(world, options.device, ""), {.threads = options.threads});
   const bool is_gpu = machine.device().kind() == atoll::DeviceKind::cuda;
   json result = {{"schema", "atoll-machine-1"},
                  {"device", machine.device().name()},

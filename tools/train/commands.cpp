@@ -42,18 +42,6 @@ int report(int argc, char** argv) {
   return 0;
 }
 
-// Throws for a file that a page must not replace, such as a run's own steps.jsonl.
-void require_page(const std::string& file) {
-  constexpr std::string_view start = "<!DOCTYPE html>";
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(file, ignored)) return;
-  std::string begin(start.size(), '\0');
-  std::ifstream in(file, std::ios::binary);
-  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  require(in.gcount() == 0 || begin == start,
-          "--html {}: the file exists and is no page: name another file", file);
-}
-
 int compare(int argc, char** argv) {
   CLI::App app(
       "Shows the figures of runs and the settings that differ, side by side. Runs that have not "
@@ -68,7 +56,8 @@ int compare(int argc, char** argv) {
   for (const std::string& folder : folders) runs.push_back(page::read_run(folder));
   std::fputs(page::compare_text(runs).c_str(), stdout);
   if (!file.empty()) {
-    require_page(file);
+    require(may_replace(file, "<!DOCTYPE html>"),
+            "--html {}: the file exists and is no page: name another file", file);
     write_file_atomic(file, html::document(page::comparison_of(runs)));
   }
   return 0;

@@ -7,11 +7,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
-#include <thread>
 
 #include "emulated.hpp"
 
@@ -30,13 +28,8 @@ struct Description {
   bool sums_fast = false;  // sums with fewer bits, allowed for fp8 alone
 };
 
-// Algorithms: cuBLASLt's first choice is not the fastest, and another does not run at all. The
-// fastest cannot add another matrix than the result. A caller that wants one algorithm gets `any`.
-constexpr std::uint64_t in_place = 0, slow = 1, broken = 2, fast = 3, any = 4;
-constexpr std::array<std::uint64_t, 4> algorithms{slow, broken, fast, in_place};
-std::chrono::milliseconds delay_of(std::uint64_t algorithm) {
-  return std::chrono::milliseconds(algorithm == slow ? 20 : algorithm == fast ? 5 : 0);
-}
+// The one algorithm that the heuristic gives.
+constexpr std::uint64_t only = 4;
 
 const Layout& layout(cublasLtMatrixLayout_t handle) {
   return *reinterpret_cast<const Layout*>(handle);
@@ -193,26 +186,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatmulPreference_t, int wanted, cublasLtMatmulHeuristicResult_t* results, int* found) {
   *found = 0;
   if (!allowed(desc, left, right, out)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  *found = std::clamp(wanted, 0, static_cast<int>(algorithms.size()));
-  for (int i = 0; i < *found; ++i) {
-    results[i] = {};
-    results[i].algo.data[0] = wanted == 1 ? any : algorithms[static_cast<std::size_t>(i)];
-  }
+  *found = std::min(wanted, 1);
+  if (wanted > 0) results[0] = {};
+  if (wanted > 0) results[0].algo.data[0] = only;
   return CUBLAS_STATUS_SUCCESS;
 }
-
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
-                                       cublasLtMatrixLayout_t left, cublasLtMatrixLayout_t right,
-                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out,
-                                       const cublasLtMatmulAlgo_t* algorithm,
-                                       cublasLtMatmulHeuristicResult_t* result) {
-  *result = {};
-  const bool runs = algorithm->data[0] <= any && algorithm->data[0] != broken;
-  return runs && allowed(desc, left, right, out) ? CUBLAS_STATUS_SUCCESS
-                                                 : CUBLAS_STATUS_NOT_SUPPORTED;
-}
-
-std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
@@ -221,10 +199,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void*, std::size_t,
                               cudaStream_t stream) {
-  const std::uint64_t chosen = algorithm->data[0];
   const float factor = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
-  if (chosen > any || chosen == broken || (chosen == in_place && kept != 0 && c != d) ||
-      !allowed(desc, a_layout, b_layout, d_layout)) {
+  if (algorithm->data[0] != only || !allowed(desc, a_layout, b_layout, d_layout)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   const Description description = *reinterpret_cast<Description*>(desc);
@@ -242,7 +218,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   if (in_fp8 && !aligned({a, b, c, d})) return CUBLAS_STATUS_NOT_SUPPORTED;
   ++emulated::launches().products;
   emulated::enqueue(stream, [=] {
-    std::this_thread::sleep_for(delay_of(chosen));
     const float scaled =
         in_fp8 ? factor * *description.left_scale * *description.right_scale : factor;
     for (std::uint64_t column = 0; column < n; ++column) {

@@ -99,10 +99,10 @@ TEST_CASE("axes that do not describe ranks of the World are refused") {
 }
 
 TEST_CASE("ranks that pass different arguments to Mesh get one error") {
-  check_both("Mesh::plan: ranks disagree about MeshPlanOptions::inner: 1 on rank 0, 2 on rank 1",
+  check_both("Mesh::plan: ranks disagree about MeshPlanOptions::tensor: 1 on rank 0, 2 on rank 1",
              [](World& world) {
                const auto topology = atoll::Topology::discover(world);
-               Mesh::plan(topology, world, {.inner = 1 + world.rank()});
+               Mesh::plan(topology, world, {.tensor = 1 + world.rank()});
              });
   check_both(
       "Mesh::from_plan: ranks disagree about the order of the ranks: 0, 1 on rank 0, 1, 0 on rank "
@@ -401,7 +401,7 @@ TEST_CASE("a scheduler refuses what it was not made for") {
   std::vector<float> data(4);
   const atoll::View view(data);
   CHECK(has(error_of([&] { scheduler.all_gather_secondary(view, view, {}).synchronize(); }),
-            "all_gather_secondary() needs SchedulerOptions::inner, which is empty"));
+            "all_gather_secondary() needs SchedulerOptions::secondary, which is empty"));
   CHECK(error_of([&] { scheduler.reserve_scratch(atoll::Lane::replicate, 100); }) == "no error");
   auto other = std::move(scheduler);
   // NOLINTBEGIN(bugprone-use-after-move): this use is what the test is about

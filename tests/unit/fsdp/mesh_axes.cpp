@@ -81,7 +81,7 @@ TEST_CASE("engine axes: every coordinate trains to the bits of an engine with it
   }
 }
 
-TEST_CASE("engine axes: other names, another order of axes, and a plan with an inner axis") {
+TEST_CASE("engine axes: other names, another order of axes, and a plan with a tensor axis") {
   const std::vector<ToyResult> expected = references(Strategy::hybrid_shard);
   run_thread_ranks(
       8,
@@ -93,7 +93,7 @@ TEST_CASE("engine axes: other names, another order of axes, and a plan with an i
         check_equal(run_toy(mesh, run), expected[static_cast<std::size_t>(tensor)]);
 
         atoll::MeshPlan plan;
-        plan.replicate = plan.shard = plan.secondary = 2;
+        plan.replicate = plan.shard = plan.tensor = 2;
         plan.order = {0, 4, 1, 5, 2, 6, 3, 7};
         const Mesh planned = Mesh::from_plan(world, plan);
         CHECK(planned.axis("tensor").index == world.rank() / 4);

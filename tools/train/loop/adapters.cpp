@@ -99,14 +99,14 @@ std::vector<std::string> chosen(const std::vector<std::string>& names,
 
 }  // namespace
 
-Adapters adapters_of(const RunOptions& options, const ModelConfig& model) {
-  if (options.lora_rank == 0) return {};
+Adapters adapters_of(const ModelFlags& flags, const ModelConfig& model) {
+  if (flags.lora_rank == 0) return {};
   const double alpha =
-      options.lora_alpha > 0 ? options.lora_alpha : 2 * static_cast<double>(options.lora_rank);
-  Adapters adapters{options.lora_rank, alpha, {}, options.lora_base == "int8", {}};
-  std::vector<std::string> unused = options.lora_targets;
+      flags.lora_alpha > 0 ? flags.lora_alpha : 2 * static_cast<double>(flags.lora_rank);
+  Adapters adapters{flags.lora_rank, alpha, {}, flags.lora_base == "int8", {}};
+  std::vector<std::string> unused = flags.lora_targets;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    adapters.by_layer.push_back(chosen(matrices_of(model, layer), options.lora_targets, unused));
+    adapters.by_layer.push_back(chosen(matrices_of(model, layer), flags.lora_targets, unused));
   }
   require(unused.empty(),
           "--lora-targets {}: matches no matrix of a layer of {}; use names such as {}, their last "

@@ -16,7 +16,7 @@ namespace train {
 // each of which must match a matrix of a layer of `model`: its Hugging Face name without ".weight",
 // such as model.layers.0.self_attn.q_proj, or what follows a dot of the name, such as q_proj. Throws
 // Error(invalid_argument) for a pattern that matches nothing.
-Adapters adapters_of(const RunOptions& options, const ModelConfig& model);
+Adapters adapters_of(const ModelFlags& flags, const ModelConfig& model);
 
 // The matrices with adapters as PEFT's target_modules lists them: last parts of names, or whole names
 // if layers differ.

@@ -1,16 +1,16 @@
 #include "loop/checkpoints.hpp"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <csignal>
 #include <cstring>
+#include <functional>
 #include <optional>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,7 +30,6 @@ constexpr const char* index_name = "index.json";
 struct Saved {
   fs::path folder;
   std::int64_t step = 0;
-  std::int64_t time_ns = 0;  // when its index was written
 };
 
 // Returns the step of a checkpoint's folder, or nothing for another name.
@@ -43,58 +42,26 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return step;
 }
 
-// Returns when the index of a checkpoint was written; nothing if it has no index.
-std::optional<std::int64_t> saved_at(const fs::path& folder) {
-  struct stat info {};
-  if (::stat((folder / index_name).c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
-  return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+bool is_whole(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(folder / index_name, ignored);
 }
 
-// Steps alone do not order checkpoints: a run that starts anew in the same folder saves step 1 after
-// step 1000 of the run before.
-void sort_newest_first(std::vector<Saved>& all) {
-  std::ranges::sort(all, [](const Saved& a, const Saved& b) {
-    return std::pair(a.time_ns, a.step) > std::pair(b.time_ns, b.step);
-  });
-}
-
-// The step of the checkpoint to which OUT/checkpoint leads; nothing without such a link.
-std::optional<std::int64_t> linked_step(const fs::path& out) {
-  std::error_code error;
-  const fs::path target = fs::read_symlink(out / "checkpoint", error);
-  if (error || !saved_at(out / target)) return {};
-  return step_of(target.filename().string());
-}
-
-// Copies and clocks may change the times, so the link, which follows each save, decides: the
-// checkpoint to which it leads is the newest, unless one of a later step has a later time (the link
-// is then yet to follow). Earlier steps are next in their order. Checkpoints of later steps are the
-// oldest, because the run has since been resumed before them.
-void sort_newest_first(const fs::path& out, std::vector<Saved>& all) {
-  sort_newest_first(all);
-  const auto linked = linked_step(out);
-  if (!linked || all.empty()) return;
-  if (all.front().step < *linked) {
-    log::warn(
-        "{}: the times of the checkpoints do not fit their steps, as after a copy; {} counts "
-        "as the newest",
-        checkpoints_folder(out).string(), checkpoint_folder("", *linked).string());
-  }
-  const std::int64_t newest = std::max(all.front().step, *linked);
-  std::ranges::stable_sort(all, [&](const Saved& a, const Saved& b) {
-    return std::pair(a.step <= newest, a.step) > std::pair(b.step <= newest, b.step);
-  });
-}
-
+// Latest step first. Steps after the one to which the link leads come last, because the run has
+// since been resumed before them; without a link there are none.
 std::vector<Saved> numbered_checkpoints(const fs::path& out) {
   const fs::path parent = checkpoints_folder(out);
   std::vector<Saved> all;
   for (const std::string& name : names_in(parent)) {
     const auto step = step_of(name);
-    const auto time = saved_at(parent / name);
-    if (step && time) all.push_back({parent / name, *step, *time});
+    if (step && is_whole(parent / name)) all.push_back({parent / name, *step});
   }
-  sort_newest_first(out, all);
+  std::error_code ignored;
+  const fs::path target = fs::read_symlink(out / "checkpoint", ignored);
+  const auto linked = is_whole(out / target) ? step_of(target.filename().string()) : std::nullopt;
+  std::ranges::sort(all, std::greater(), [&](const Saved& saved) {
+    return std::pair(!linked || saved.step <= *linked, saved.step);
+  });
   return all;
 }
 
@@ -119,27 +86,14 @@ bool is_left_over(const fs::path& folder) {
   for (const std::string_view end : {".partial", ".old"}) {
     if (name.ends_with(end)) return step_of(name.substr(0, name.size() - end.size())).has_value();
   }
-  return step_of(name) && !saved_at(folder);
+  return step_of(name) && !is_whole(folder);
 }
 
-bool is_all(std::string_view text, std::string_view allowed) {
-  return !text.empty() && text.find_first_not_of(allowed) == text.npos;
-}
-
-// Whether `path` is a draft of `file` by write_file_atomic() of a process that has ended,
-// FILE.TAG.tmp, or an unfinished file of export_weights(), FILE.DIGITS.partial. The latter does not
-// name its process, which may be one of another host.
-bool is_draft(const fs::path& path, std::string_view file) {
-  const std::string whole = path.filename().string();
-  std::string_view name = whole;
-  if (!name.starts_with(file) || name.substr(file.size(), 1) != ".") return false;
-  name.remove_prefix(file.size() + 1);
-  const std::size_t dot = name.find('.');
-  const std::string_view tag = name.substr(0, dot);
-  const std::string_view end = dot == name.npos ? "" : name.substr(dot);
-  if (end == ".tmp") return is_all(tag, "0123456789abcdef-") && is_abandoned(path, tag);
-  return end == ".partial" && tag.size() == 16 && is_all(tag, "0123456789abcdef") &&
-         is_unchanged(path, std::chrono::hours(1));
+// Whether `name` is a draft of `file` by write_file_atomic(), FILE.TAG.tmp, or an unfinished file of
+// export_weights(), FILE.DIGITS.partial.
+bool is_draft(const std::string& name, const std::string& file) {
+  static const std::regex ending(R"(\.[0-9a-f-]+\.(tmp|partial))");
+  return name.starts_with(file) && std::regex_match(name.substr(file.size()), ending);
 }
 
 }  // namespace
@@ -151,15 +105,10 @@ fs::path checkpoint_folder(const fs::path& out, std::int64_t step) {
 }
 
 std::vector<fs::path> find_checkpoints(const fs::path& out) {
-  std::vector<Saved> all = numbered_checkpoints(out);
-  const fs::path single = out / "checkpoint";
-  const auto time = saved_at(single);
-  if (time && !fs::is_symlink(single)) {
-    all.push_back({single, 0, *time});
-    sort_newest_first(all);
-  }
   std::vector<fs::path> folders;
-  for (Saved& saved : all) folders.push_back(std::move(saved.folder));
+  for (Saved& saved : numbered_checkpoints(out)) folders.push_back(std::move(saved.folder));
+  const fs::path single = out / "checkpoint";
+  if (!fs::is_symlink(single) && is_whole(single)) folders.push_back(single);
   return folders;
 }
 
@@ -194,24 +143,22 @@ void delete_old_checkpoints(const fs::path& out, std::int64_t keep_last, std::in
 std::vector<fs::path> remove_left_overs(const fs::path& checkpoints,
                                         const std::vector<fs::path>& files) {
   std::vector<fs::path> removed;
-  const auto remove_if = [&](const fs::path& folder, const auto& is_left) {
+  const auto remove_if = [&](const fs::path& folder, std::chrono::minutes age,
+                             const auto& is_left) {
     for (const std::string& name : names_in(folder)) {
       const fs::path path = folder / name;
       std::error_code error;
-      const bool is_old = is_left(name) && is_unchanged(path, std::chrono::minutes(1));
-      if (is_old && fs::remove_all(path, error) > 0 && !error) {
-        removed.push_back(path);
-      }
+      if (!is_left(name) || !is_unchanged(path, age)) continue;
+      if (fs::remove_all(path, error) > 0 && !error) removed.push_back(path);
     }
   };
   try {
-    remove_if(checkpoints, [&](const std::string& name) {
+    remove_if(checkpoints, std::chrono::minutes(1), [&](const std::string& name) {
       return name.ends_with(".partial") && is_left_over(checkpoints / name);
     });
     for (const fs::path& file : files) {
-      const std::string own = file.filename().string();
-      remove_if(file.has_parent_path() ? file.parent_path() : ".",
-                [&](const std::string& name) { return is_draft(file.parent_path() / name, own); });
+      remove_if(file.has_parent_path() ? file.parent_path() : ".", std::chrono::hours(1),
+                [&](const std::string& name) { return is_draft(name, file.filename().string()); });
     }
   } catch (const Error& error) {
     log::debug("while looking for what a killed run has left: {}", error.what());

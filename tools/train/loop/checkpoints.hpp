@@ -12,15 +12,17 @@ namespace train {
 std::filesystem::path checkpoints_folder(const std::filesystem::path& out);
 std::filesystem::path checkpoint_folder(const std::filesystem::path& out, std::int64_t step);
 
-// Returns the whole checkpoints of a run, the one that was saved last first. A checkpoint whose save
-// or removal was cut off has no index, and is left out. Throws Error(io).
+// Returns the whole checkpoints of a run: that to which the link leads and those of earlier steps,
+// latest first, then those of later steps, which the run has repeated since; without a link, by
+// step. A checkpoint whose save or removal was cut off has no index, and is left out. Throws
+// Error(io).
 std::vector<std::filesystem::path> find_checkpoints(const std::filesystem::path& out);
 
 // Lets the link `checkpoint` lead to the checkpoint of `step`. Leaves a folder of that name alone.
 // Throws Error(io).
 void link_newest(const std::filesystem::path& out, std::int64_t step);
 
-// Deletes checkpoints except the last `keep_last` that were saved and those of every `keep_every`-th
+// Deletes checkpoints except the first `keep_last` of find_checkpoints() and those of every `keep_every`-th
 // step (0: none), and what saves that were cut off have left. A `keep_last` of 0 keeps all
 // checkpoints. Call it after a save, while no rank saves. Throws Error(io).
 void delete_old_checkpoints(const std::filesystem::path& out, std::int64_t keep_last,
@@ -28,10 +30,9 @@ void delete_old_checkpoints(const std::filesystem::path& out, std::int64_t keep_
 
 // Deletes what runs that were killed have left: unfinished checkpoints STEP.partial in
 // `checkpoints`, and beside each of `files` its unfinished exports FILE.DIGITS.partial and drafts
-// FILE.TAG.tmp (process_tag()). Keeps temporary files of running processes. Keeps unfinished
-// exports and files of other hosts for one hour after their last change, and everything else for
-// one minute, because another run may be writing it. Returns the paths that it deleted. A path that
-// cannot be read or deleted stays, without an error.
+// FILE.TAG.tmp (process_tag()). Keeps unfinished checkpoints for one minute after their last change,
+// and files for one hour, because another run may be writing them. Returns the paths that it
+// deleted. A path that cannot be read or deleted stays, without an error.
 std::vector<std::filesystem::path> remove_left_overs(
     const std::filesystem::path& checkpoints, const std::vector<std::filesystem::path>& files);
 

@@ -26,6 +26,7 @@
 #include "data/sources.hpp"
 #include "environment.hpp"
 #include "fail.hpp"
+#include "loop/clock.hpp"
 #include "loop/shared_files.hpp"
 #include "loop/stopping.hpp"
 #include "loop/weight_files.hpp"
@@ -38,12 +39,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr const char* converter = "atoll-data";
-// Variables that tell a process which rank it is, by the beginnings of their names.
-constexpr std::string_view of_ranks[] = {"ATOLL_", "OMPI_", "PMIX_",      "PMI_",       "PRTE_",
-                                         "MPI",    "RANK=", "LOCAL_RANK", "WORLD_SIZE", "MASTER_"};
 
 // Both are in one folder, built or installed.
 fs::path find_converter() {
@@ -62,30 +59,14 @@ fs::path find_converter() {
        converter);
 }
 
-std::vector<std::string> environment_of_child() {
-  std::vector<std::string> variables;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    const auto begins = [&](std::string_view name) { return text.starts_with(name); };
-    if (std::ranges::none_of(of_ranks, begins)) variables.emplace_back(text);
-  }
-  return variables;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // A program that ends with the thread that started it. What it prints goes to the log.
 class Child {
  public:
   explicit Child(std::vector<std::string> command) {
     // The child of a process with threads may call few functions, so this is prepared here.
-    auto variables = environment_of_child();
-    const auto arguments = pointers_to(command), environment = pointers_to(variables);
+    std::vector<char*> arguments;
+    for (std::string& text : command) arguments.push_back(text.data());
+    arguments.push_back(nullptr);
     const pid_t parent = ::getpid();
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_to_start();
@@ -96,7 +77,7 @@ class Child {
       if (::getppid() != parent) ::_exit(1);
       ::dup2(ends[1], STDOUT_FILENO);
       ::dup2(ends[1], STDERR_FILENO);
-      ::execve(arguments[0], arguments.data(), environment.data());
+      ::execv(arguments[0], arguments.data());
       constexpr std::string_view complaint = "cannot be started\n";
       (void)!::write(STDERR_FILENO, complaint.data(), complaint.size());
       ::_exit(127);

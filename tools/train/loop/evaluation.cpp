@@ -5,7 +5,7 @@
 #include "data/sources.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/model_source.hpp"
-#include "loop/trainer_state.hpp"
+#include "loop/trainer.hpp"
 
 namespace train {
 
@@ -21,7 +21,7 @@ bool Trainer::evaluates_after(std::int64_t index) const {
 void Trainer::evaluate(StepRecord& record) {
   record.eval_loss = evaluation_loss();
   if (!averaging_) return;
-  if (pending_) finish_save();  // the save reads the weights, which swap() writes
+  saving_->finish();  // the save reads the weights, which swap() writes
   averaging_->swap();
   record.eval_loss_average = evaluation_loss();
   averaging_->swap();
@@ -51,9 +51,8 @@ double Trainer::evaluation_loss() {
     compute_.synchronize();  // the next micro batches use the same staging memory
     mine.loss += loss;
   }
-  exchange(mine);
   double loss = 0;
-  for (const RankFigures& rank : figures_of_ranks_) loss += rank.loss;
+  for (const RankFigures& rank : exchange_.exchange(mine, compute_)) loss += rank.loss;
   // Figures of steps leave evaluations out.
   engine_.scheduler().take_records();
   counted_ = engine_.traffic();

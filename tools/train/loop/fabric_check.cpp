@@ -9,13 +9,13 @@
 #include "atoll/communicator.hpp"
 #include "atoll/tooling/doctor.hpp"
 #include "fail.hpp"
+#include "loop/clock.hpp"
 #include "report/log.hpp"
 
 namespace train {
 namespace {
 
 namespace fsdp = atoll::fsdp;
-using Clock = std::chrono::steady_clock;
 using Collective = std::function<atoll::Work(atoll::Stream&)>;
 
 // Bytes of the whole tensor. Larger tensors are hardly faster.

@@ -162,13 +162,6 @@ std::vector<Flag> model_flags() {
        "tokens per block of logits: smaller blocks need less memory, but more passes over the "
        "head's gradient; 0 means 512 on CPUs, 2048 on GPUs",
        not_negative},
-      {"--products", &O::products,
-       "on GPUs: off takes cuBLASLt's first choice for each matrix product, as "
-       "ATOLL_DETERMINISTIC=1 does. on, or a file, times the algorithms of large products in the "
-       "first step and keeps the fastest in the file; on means atoll/products-HOST.json in "
-       "$XDG_CACHE_HOME or ~/.cache. Each rank times for itself, so ranks may differ in the last "
-       "bits. On an H200, on was no faster than off",
-       on_cpus},
       {"--seed", &O::seed, "seed of weights, sample order and generated data"},
   };
 }

@@ -1,6 +1,6 @@
 #include "loop/optimizer.hpp"
 
-#include <charconv>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "fail.hpp"
@@ -54,15 +54,12 @@ class MuonOptimizer final : public RunOptimizer {
   }
   Extra load(const std::filesystem::path& folder) override {
     Extra extra = fsdp::load(folder, engine_);
-    const std::string& text = extra[steps_key];
-    const char* const end = text.data() + text.size();
-    std::int64_t steps = -1;
-    const auto parsed = std::from_chars(text.data(), end, steps);
-    if (parsed.ec != std::errc() || parsed.ptr != end || steps < 0) {
+    const auto steps = nlohmann::json::parse(extra[steps_key], nullptr, false);
+    if (!steps.is_number_unsigned()) {
       fail(ErrorCode::bad_data, "{}: the checkpoint lacks the number of Muon's steps",
            folder.string());
     }
-    muon_.set_steps(steps);
+    muon_.set_steps(steps.get<std::int64_t>());
     return extra;
   }
 

@@ -9,9 +9,8 @@
 namespace train {
 
 // Empty texts and zeros often mean a default that depends on other options, or that something is
-// off.
-struct RunOptions {
-  // Data
+// off. Each struct has a heading in --help.
+struct DataFlags {
   std::string data = "demo", data_type, tokenizer = "auto", train_on = "output", eval_data;
   std::int64_t samples = 0, eval_samples = 0, eval_every = 0, show_data = 0;
   double eval_split = 0;
@@ -19,17 +18,19 @@ struct RunOptions {
   std::int64_t global_batch = 8;  // samples per step, over all ranks
   std::int32_t micro_batch = 1;   // rows in each forward and backward pass of a rank
   std::string pad_to = "longest";
+};
 
-  // Model
+struct ModelFlags {
   std::string model = "mistral-tiny", init, lora_base;
   std::vector<std::string> freeze, lora_targets;  // shell patterns
   std::int64_t lora_rank = 0, head_rows = 0;
   double lora_alpha = 0;
-  std::string dtype = "f32", recompute = "none", products = "off";
+  std::string dtype = "f32", recompute = "none";
   bool lora_merge = false, fp8 = false;
   std::uint64_t seed = 0;
+};
 
-  // Optimizer
+struct OptimizerFlags {
   std::string optimizer = "adamw", lr_schedule = "constant", decay = "matrices", moments = "f32";
   double lr = 1e-3, lr_min_ratio = 0;
   std::int64_t lr_warmup = 20, lr_decay_steps = 0;
@@ -38,26 +39,30 @@ struct RunOptions {
   double ema = 0, clip = 1.0;
   bool skip_nonfinite = true;
   std::int64_t max_skipped = 10;
+};
 
-  // Sharding
+struct ShardingFlags {
   std::string strategy = "hybrid_shard", mesh, accumulate = "auto", reduce_dtype = "f32";
   int islands = 0, secondary_shards = 0, prefetch = 1, reduce_buffers = 2;
   std::uint64_t memory_limit = 0;  // bytes per rank
   std::string gather = "auto";
+};
 
-  // Machine
+struct MachineFlags {
   std::string device = "auto", backend;
   int threads = 0;
   double peak_seconds = 0.5, check_fabric = 0, fabric_rate = 0;
   bool require_gdr = false;
+};
 
-  // Run
+struct StepFlags {
   std::int64_t steps = 100, warmup_steps = 2, checkpoint_every = 0, keep_last = 2, keep_every = 0;
   bool checkpoint_beside = true, save_checkpoint = true, dry_run = false;
   std::string resume, max_time;
   std::vector<std::string> resume_with_changes;  // names of same_run()
+};
 
-  // Results
+struct ResultFlags {
   std::string out, run_name, export_weights, export_dtype, trace, trace_steps;
   std::int64_t log_norms = 0;
   int metrics_port = 0;
@@ -65,6 +70,15 @@ struct RunOptions {
   double min_mfu = 0;
   std::uint64_t max_memory = 0;  // bytes of a rank
   bool quiet = false;
+};
+
+struct RunOptions : DataFlags,
+                    ModelFlags,
+                    OptimizerFlags,
+                    ShardingFlags,
+                    MachineFlags,
+                    StepFlags,
+                    ResultFlags {
   std::string config_text;  // all flags as --config reads them, for the results folder
 };
 

@@ -7,7 +7,6 @@
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "atoll/topology.hpp"
 #include "environment.hpp"
@@ -19,9 +18,7 @@ namespace {
 
 nlohmann::json read_peaks(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  auto peaks = nlohmann::json::parse(text.str(), nullptr, false);
+  auto peaks = nlohmann::json::parse(in, nullptr, false);
   return peaks.is_object() ? peaks : nlohmann::json::object();
 }
 
@@ -41,6 +38,24 @@ double measure(atoll::World& world, const Machine& machine, atoll::DType dtype, 
     best = std::max(best, std::stod(rank));
   }
   return best;
+}
+
+// The model of this machine's CPU with its family, model and stepping numbers, which tell models of
+// one name apart; "" if /proc/cpuinfo does not say them.
+std::string cpu_model() {
+  std::ifstream in("/proc/cpuinfo");
+  std::string line, name, numbers;
+  while (std::getline(in, line) && !line.empty()) {  // of the first processor
+    const std::size_t colon = line.find(':');
+    if (colon == line.npos || colon + 2 > line.size()) continue;
+    const std::string value = line.substr(colon + 2);
+    if (line.starts_with("model name"))
+      name = value;
+    else if (line.starts_with("cpu family") || line.starts_with("model") ||
+             line.starts_with("stepping"))
+      numbers += (numbers.empty() ? "" : "/") + value;
+  }
+  return name.empty() ? "" : fmt::format("{} ({})", name, numbers);
 }
 
 // Measures on CPUs, as find_peak() says.
@@ -97,22 +112,6 @@ void KnownPeaks::raise(const std::string& key, double flops) const {
 std::filesystem::path usual_peak_file() {
   if (variable("XDG_CACHE_HOME").empty() && variable("HOME").empty()) return {};
   return user_cache() / "atoll" / "peaks.json";
-}
-
-std::string cpu_model() {
-  std::ifstream in("/proc/cpuinfo");
-  std::string line, name, numbers;
-  while (std::getline(in, line) && !line.empty()) {  // of the first processor
-    const std::size_t colon = line.find(':');
-    if (colon == line.npos || colon + 2 > line.size()) continue;
-    const std::string value = line.substr(colon + 2);
-    if (line.starts_with("model name"))
-      name = value;
-    else if (line.starts_with("cpu family") || line.starts_with("model") ||
-             line.starts_with("stepping"))
-      numbers += (numbers.empty() ? "" : "/") + value;
-  }
-  return name.empty() ? "" : fmt::format("{} ({})", name, numbers);
 }
 
 Peak find_peak(atoll::World& world, const Machine& machine, atoll::DType dtype, double seconds,

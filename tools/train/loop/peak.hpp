@@ -35,10 +35,6 @@ class KnownPeaks {
 // The usual file; empty if the user has no home.
 std::filesystem::path usual_peak_file();
 
-// The model of this machine's CPU with its family, model and stepping numbers, which tell models of
-// one name apart; "" if /proc/cpuinfo does not say them.
-std::string cpu_model();
-
 // Measures for about `seconds`, and on CPUs up to twice again if the peak is far below what the
 // same model of CPU gave to earlier runs. Rank 0 logs a peak that stays far below. Collective;
 // `known` is used on rank 0.

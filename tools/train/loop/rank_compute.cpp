@@ -5,23 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "environment.hpp"
 #include "model/cpu/cpu_ops.hpp"
 #include "model/cuda/cuda_ops.hpp"
 
 namespace train {
-namespace {
-
-// In the user's cache; "", which keeps nothing, without a home.
-std::string usual_product_file() {
-  if (variable("XDG_CACHE_HOME").empty() && variable("HOME").empty()) return "";
-  // The folder may belong to several hosts.
-  const std::string host = host_name();
-  if (host.empty()) return "";
-  return (user_cache() / "atoll" / fmt::format("products-{}.json", host)).string();
-}
-
-}  // namespace
 
 atoll::RankDevice choose_device(atoll::World& world, const std::string& wanted,
                                 const std::string& backend) {
@@ -67,12 +54,7 @@ Machine make_machine(const atoll::World& world, atoll::RankDevice place,
   const bool deterministic = world.config().deterministic != 0;
   std::unique_ptr<Ops> ops;
   if (place.device.kind() == atoll::DeviceKind::cuda) {
-    ops = cuda::make_ops(
-        place.device,
-        {.deterministic = deterministic,
-         .times_products = !deterministic && options.products != "off",
-         .product_file = options.products == "on" ? usual_product_file() : options.products,
-         .fp8 = options.fp8});
+    ops = cuda::make_ops(place.device, {.deterministic = deterministic, .fp8 = options.fp8});
   } else {
     ops = cpu::make_ops({.threads = options.threads, .deterministic = deterministic});
   }

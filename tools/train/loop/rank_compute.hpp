@@ -37,10 +37,9 @@ struct Machine {
 };
 
 struct KernelOptions {
-  int threads = 1;               // compute threads of a CPU rank
-  double cores = 1;              // processors for these threads
-  std::string products = "off";  // on GPUs: --products
-  bool fp8 = false;              // on GPUs: --fp8
+  int threads = 1;   // compute threads of a CPU rank
+  double cores = 1;  // processors for these threads
+  bool fp8 = false;  // on GPUs: --fp8
 };
 
 // Makes the kernels. Throws Error(out_of_memory, unsupported or not_found) when this rank lacks a

@@ -1,5 +1,13 @@
+// The figures of a step that ranks exchange.
 #pragma once
 
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "atoll/mesh.hpp"
 #include "report/utilization.hpp"
 
 namespace train {
@@ -15,6 +23,25 @@ struct RankFigures {
   Utilization use;
   double save_written = 1;  // 0: the save beside training is still being written
   double stop = 0;          // a Stop
+};
+
+class FigureExchange {
+ public:
+  // Opens a communicator over all ranks of the mesh; a job of one rank needs no backend.
+  // Collective.
+  FigureExchange(const atoll::Mesh& mesh, const atoll::Device& device, const std::string& backend);
+
+  // Returns the figures of all ranks, in the same order on all of them. Collective. Blocks until
+  // `compute` has done all its work.
+  std::span<const RankFigures> exchange(const RankFigures& mine, atoll::Stream& compute);
+  // Null in a job of one rank.
+  atoll::Communicator* communicator() { return totals_ ? &*totals_ : nullptr; }
+  std::size_t bytes() const noexcept { return memory_.bytes(); }
+
+ private:
+  atoll::Buffer memory_;
+  std::vector<RankFigures> ranks_;  // host copy of memory_
+  std::optional<atoll::Communicator> totals_;
 };
 
 }  // namespace train

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "fail.hpp"
@@ -74,19 +72,6 @@ void Results::finish(const std::string& ended) {
   }
 }
 
-namespace {
-
-// Whether a file does not exist, is empty, or begins as a trace of atoll does.
-bool may_be_trace(const std::filesystem::path& file) {
-  constexpr std::string_view start = "{\"displayTimeUnit\":";
-  std::ifstream in(file, std::ios::binary);
-  std::string text(start.size(), '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  return in.gcount() == 0 || text == start;
-}
-
-}  // namespace
-
 void check_results(const atoll::World& world, const RunOptions& options,
                    const std::filesystem::path& out) {
   // Every rank writes a part of a checkpoint.
@@ -105,7 +90,7 @@ void check_results(const atoll::World& world, const RunOptions& options,
   if (!options.trace.empty()) {
     check_flag("--trace", [&] {
       check_writable(options.trace);
-      require(may_be_trace(options.trace),
+      require(may_replace(options.trace, "{\"displayTimeUnit\":"),
               "{}: this file exists and is no trace: choose another name", options.trace);
     });
   }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -80,17 +79,15 @@ std::string difference(const std::string& name, const json& saved, const json& m
 
 // Throws an error that names every difference that the user has not allowed.
 void compare_runs(const atoll::World& world, const RunOptions& options, const fs::path& folder,
-                  const Extra& saved, const Extra& mine) {
+                  const json& saved, const json& mine) {
   std::vector<std::string> differences, changed, unknown;
-  for (const auto& [name, text] : mine) {
-    const auto found = saved.find(name);
-    if (found == saved.end()) {
+  const auto& allowed = options.resume_with_changes;
+  for (const auto& [name, value] : mine.items()) {
+    if (!saved.contains(name)) {
       unknown.push_back(name);
       continue;
     }
-    const json value = json::parse(found->second, nullptr, false);
-    const std::string differs = difference(name, value, json::parse(text));
-    const auto& allowed = options.resume_with_changes;
+    const std::string differs = difference(name, saved[name], value);
     if (differs.empty() || std::ranges::find(allowed, name) != allowed.end()) continue;
     differences.push_back(differs);
     changed.push_back(name);
@@ -107,21 +104,27 @@ void compare_runs(const atoll::World& world, const RunOptions& options, const fs
 }
 
 // Steps completed by the run that saved the checkpoint, skipped updates included.
-std::int64_t steps_done(const Extra& extra, const fs::path& folder) {
-  const auto found = extra.find("step");
-  const std::string text = found == extra.end() ? "" : found->second;
-  const char* const end = text.data() + text.size();
-  std::int64_t steps = -1;
-  const auto parsed = std::from_chars(text.data(), end, steps);
-  if (parsed.ec == std::errc() && parsed.ptr == end && steps >= 0) return steps;
+std::int64_t steps_done(const json& saved, const fs::path& folder) {
+  const json steps = saved.value("step", json());
+  if (steps.is_number_unsigned()) return steps.get<std::int64_t>();
   fail(ErrorCode::bad_data,
        "{}: the checkpoint lacks the number of its last step; save it again with atoll-train",
        folder.string());
 }
 
+// The texts that a checkpoint records, parsed; null for what is no JSON.
+json parsed_texts(const Extra& extra) {
+  json values = json::object();
+  for (const auto& [name, text] : extra) {
+    const json value = json::parse(text, nullptr, false);
+    values[name] = value.is_discarded() ? json() : value;
+  }
+  return values;
+}
+
 // The members of the index of a checkpoint that a resumed run needs.
 struct Recorded {
-  Extra extra;
+  json extra;
   bool has_average = false;  // of the weights
 };
 
@@ -152,46 +155,34 @@ std::optional<Recorded> recorded(atoll::World& world, const fs::path& folder) {
   if (text.empty()) return {};
   const json all = json::parse(text);
   if (!all[0].is_object()) return {};
-  Recorded found;
-  found.has_average = std::ranges::find(all[1], json("average")) != all[1].end();
+  Extra extra;
   for (const auto& [key, value] : all[0].items()) {
-    if (value.is_string()) found.extra[key] = value.get<std::string>();
+    if (value.is_string()) extra[key] = value.get<std::string>();
   }
-  return found;
+  return Recorded{parsed_texts(extra), std::ranges::find(all[1], json("average")) != all[1].end()};
 }
 
 // A member of what a checkpoint records under `name`; null if it does not record it.
-json recorded_member(const Extra& extra, const std::string& name, const std::string& member) {
-  const auto found = extra.find(name);
-  const json object = found == extra.end() ? json() : json::parse(found->second, nullptr, false);
+json recorded_member(const json& saved, const char* name, const char* member) {
+  const json object = saved.value(name, json());
   return object.is_object() ? object.value(member, json()) : json();
 }
 
-std::string optimizer_name(const Extra& extra) {
-  const json name = recorded_member(extra, "optimizer", "name");
-  return name.is_string() ? name.get<std::string>() : "";
-}
-
-// The rank of the adapters that a run trains; nothing if it was not recorded.
-std::optional<std::int64_t> adapter_rank(const Extra& extra) {
-  const json rank = recorded_member(extra, "model", "lora_rank");
-  return rank.is_number_integer() ? std::optional(rank.get<std::int64_t>()) : std::nullopt;
-}
-
 // A model with adapters has other parameters than one without.
-void check_lora(const fs::path& folder, const Extra& saved, const Extra& mine) {
-  const auto theirs = adapter_rank(saved), own = adapter_rank(mine);
-  if (!theirs || !own || (*theirs > 0) == (*own > 0)) return;
-  if (*theirs > 0) {
+void check_lora(const fs::path& folder, const json& saved, const json& mine) {
+  const json theirs = recorded_member(saved, "model", "lora_rank");
+  const auto own = mine["model"]["lora_rank"].get<std::int64_t>();
+  if (!theirs.is_number_integer() || (theirs > 0) == (own > 0)) return;
+  if (theirs > 0) {
     fail(ErrorCode::mismatch, "--resume {}: the checkpoint was trained with --lora-rank {}: add it",
-         folder.string(), *theirs);
+         folder.string(), theirs.get<std::int64_t>());
   }
   fail(
       ErrorCode::mismatch,
       "--resume {}: the checkpoint was trained without --lora-rank: export its weights: repeat the "
       "command of its run with --resume {} --steps {} --export MODEL; then start with --init MODEL "
       "--lora-rank {}",
-      folder.string(), folder.string(), steps_done(saved, folder), *own);
+      folder.string(), folder.string(), steps_done(saved, folder), own);
 }
 
 // Loads a checkpoint. Errors of the library name its functions; these name the flags instead.
@@ -216,8 +207,9 @@ Extra load_state(const fs::path& folder, RunOptimizer& optimizer, bool is_ours) 
 }
 
 // The state of one kind of optimizer is of no use to another.
-void check_optimizer(const fs::path& folder, const Extra& saved, const Extra& mine) {
-  const std::string theirs = optimizer_name(saved), own = optimizer_name(mine);
+void check_optimizer(const fs::path& folder, const json& saved, const json& mine) {
+  const json name = recorded_member(saved, "optimizer", "name");
+  const std::string theirs = name.is_string() ? name : "", own = mine["optimizer"]["name"];
   if (theirs.empty() || theirs == own) return;
   fail(ErrorCode::mismatch,
        "--resume {}: the checkpoint has the state of --optimizer {}, with which {} cannot go on: "
@@ -227,7 +219,7 @@ void check_optimizer(const fs::path& folder, const Extra& saved, const Extra& mi
 }
 
 std::int64_t load(atoll::World& world, const RunOptions& options, const fs::path& folder,
-                  const Extra& mine, RunOptimizer& optimizer) {
+                  const json& mine, RunOptimizer& optimizer) {
   const std::optional<Recorded> early = recorded(world, folder);
   if (early) {
     check_optimizer(folder, early->extra, mine);
@@ -235,7 +227,7 @@ std::int64_t load(atoll::World& world, const RunOptions& options, const fs::path
     compare_runs(world, options, folder, early->extra, mine);
     check_average(options, folder, early->has_average);
   }
-  const Extra saved = load_state(folder, optimizer, early.has_value());
+  const json saved = parsed_texts(load_state(folder, optimizer, early.has_value()));
   if (!early) compare_runs(world, options, folder, saved, mine);
   const std::int64_t done = steps_done(saved, folder);
   require(
@@ -284,19 +276,23 @@ bool is_damage(ErrorCode code) {
 
 }  // namespace
 
-Extra same_run(const RunOptions& options, const Setup& setup, const fsdp::Engine& engine) {
-  return {{"data", json(fmt::format("{:016x}", setup.dataset.fingerprint())).dump()},
-          {"seed", json(options.seed).dump()},
-          {"global_batch", json(options.global_batch).dump()},
-          {"optimizer", optimizer_settings(options).dump()},
-          {"frozen", frozen_names(engine).dump()},
-          {"model", model_shape(setup.model).dump()}};
+json same_run(const RunOptions& options, const Setup& setup, const fsdp::Engine& engine) {
+  return {{"data", fmt::format("{:016x}", setup.dataset.fingerprint())},
+          {"seed", options.seed},
+          {"global_batch", options.global_batch},
+          {"optimizer", optimizer_settings(options)},
+          {"frozen", frozen_names(engine)},
+          {"model", model_shape(setup.model)}};
 }
 
-std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& options,
-                                   const Setup& setup, const fsdp::Engine& engine,
+Extra recorded_by(const json& run, std::int64_t done) {
+  Extra extra{{"step", std::to_string(done)}};
+  for (const auto& [name, value] : run.items()) extra[name] = value.dump();
+  return extra;
+}
+
+std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& options, const json& mine,
                                    RunOptimizer& optimizer) {
-  const Extra mine = same_run(options, setup, engine);
   if (options.resume != "auto") {
     check_given(world, options.resume);
     return load(world, options, options.resume, mine, optimizer);

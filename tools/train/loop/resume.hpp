@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -19,14 +20,16 @@ using Extra = std::map<std::string, std::string>;
 
 // The properties of a run that a resumed run must share, each by the name that
 // --resume-with-changes uses: data, seed, global_batch, optimizer, frozen and model.
-Extra same_run(const RunOptions& options, const Setup& setup, const atoll::fsdp::Engine& engine);
+nlohmann::json same_run(const RunOptions& options, const Setup& setup,
+                        const atoll::fsdp::Engine& engine);
+// What a checkpoint of this run after `done` steps records.
+Extra recorded_by(const nlohmann::json& run, std::int64_t done);
 
 // Loads the checkpoint of --resume. Returns the number of completed steps, or nothing if --resume is
 // auto and there is no checkpoint. With auto, a damaged checkpoint is skipped with a warning.
 // Collective. Throws the errors of RunOptimizer::load(), Error(mismatch) for a checkpoint of another
 // training or of another kind of optimizer, before it is loaded, and Error(invalid_argument) for one with more than --steps steps.
 std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& options,
-                                   const Setup& setup, const atoll::fsdp::Engine& engine,
-                                   RunOptimizer& optimizer);
+                                   const nlohmann::json& same_run, RunOptimizer& optimizer);
 
 }  // namespace train

@@ -260,7 +260,7 @@ std::string choose_micro_batch(const atoll::World& world, RunOptions& options,
                                const ModelConfig& model, const atoll::Mesh& mesh,
                                const DeviceMemory& memory) {
   const std::int64_t samples = (options.global_batch + world.size() - 1) / world.size();
-  auto chosen = largest_micro_batch(options, model, mesh, memory, samples);
+  auto chosen = largest_micro_batch({options, model, mesh, memory}, samples);
   options.micro_batch = chosen.rows;
   return std::move(chosen.why);
 }
@@ -275,10 +275,10 @@ void check_activations(const RunOptions& options, std::size_t bytes) {
 
 // Checks the total of a rank before anything is allocated: makes one allocation of that size
 // without touching its pages, and releases it.
-void check_host_memory(const RunOptions& options, const ModelConfig& model, const atoll::Mesh& mesh,
-                       const DeviceMemory& memory, int micro_batches, fsdp::Strategy strategy) {
+void check_host_memory(const PlannedRun& run, int micro_batches, fsdp::Strategy strategy) {
+  const auto& [options, model, mesh, memory] = run;
   if (memory.kind != atoll::DeviceKind::cpu || options.dry_run) return;
-  const auto bytes = planned_bytes(options, model, mesh, memory, micro_batches, strategy);
+  const auto bytes = planned_bytes(run, micro_batches, strategy);
   const auto gigabytes = [](std::uint64_t count) { return static_cast<double>(count) / 1e9; };
   std::string why;
   if (memory.bytes > 0 && bytes > memory.bytes) {
@@ -402,8 +402,8 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   const ActivationPlan plan = activation_plan(options, kind);
   check_activations(options, Activations::bytes_for(model, plan));
   auto threads = compute_threads(world, options, place);
-  Machine machine = make_machine(world, std::move(place),
-                                 {threads.threads, threads.cores, options.products, options.fp8});
+  Machine machine =
+      make_machine(world, std::move(place), {threads.threads, threads.cores, options.fp8});
   reserve(machine, options, model, plan);
   DeviceMemory memory = memory_of_ranks(world, topology, machine.place);
   if (kind != atoll::DeviceKind::cpu) {
@@ -414,8 +414,9 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   Batches batches(data.train, batch_options(options, *tokenizer, model),
                   {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
-  auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
-  check_host_memory(options, model, mesh, memory, micro_batches, choice.strategy);
+  const PlannedRun run{options, model, mesh, memory};
+  auto choice = choose_strategy(run, micro_batches);
+  check_host_memory(run, micro_batches, choice.strategy);
   check_base(options, choice.strategy);
   if (!options.dry_run) choose_gather(world, options, model, mesh, machine, choice.strategy);
   return {std::move(tokenizer),

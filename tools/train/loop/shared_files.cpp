@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -101,58 +102,45 @@ void use_copy(RunOptions& options, const Place& place, const fs::path& copy) {
   }
 }
 
-struct SentFile {
-  std::string name;
-  std::uintmax_t size = 0;
-};
-
-// The list of files that the sender passes to all ranks before it sends them.
-struct Listing {
-  std::string key;     // of the copy in the cache
-  std::string folder;  // its name there: a model's name comes from its folder
-  std::string file;    // the file that the option names; empty if it names the folder
-  std::vector<SentFile> files;
-
-  std::string encode() const {
-    json all = json::array();
-    for (const SentFile& one : files) all.push_back({one.name, one.size});
-    return json{{"key", key}, {"folder", folder}, {"file", file}, {"files", all}}.dump();
-  }
-  static Listing decode(const std::string& text) {
-    const json told = json::parse(text);
-    Listing listing{told.at("key"), told.at("folder"), told.at("file"), {}};
-    for (const json& one : told.at("files")) {
-      listing.files.push_back({one[0].get<std::string>(), one[1].get<std::uintmax_t>()});
-    }
-    return listing;
-  }
-};
-
 fs::path folder_of(const fs::path& place) {
   return fs::is_directory(place) ? place : fs::absolute(place).parent_path();
 }
 
-// Returns the files to send. A file of a model is sent with config.json and the files of the
-// tokenizer beside it, a folder without the files that are not part of the model.
-std::vector<SentFile> files_of(const Place& place) {
+// Returns the names of the files to send. A file of a model is sent with config.json and the files
+// of the tokenizer beside it, a folder without the files that are not part of the model.
+std::set<std::string> files_of(const Place& place) {
   const bool whole_folder = fs::is_directory(place.path);
-  if (!whole_folder && !place.is_model) {
-    return {{place.path.filename().string(), fs::file_size(place.path)}};
-  }
+  const std::string own = whole_folder ? "" : place.path.filename().string();
+  if (!whole_folder && !place.is_model) return {own};
   const fs::path folder = folder_of(place.path);
   std::set<std::string> names{"config.json", "generation_config.json",
                               std::string(adapter_config_name)};
   names.insert(tokenizer_files().begin(), tokenizer_files().end());
-  if (!whole_folder) names.insert(place.path.filename().string());
+  if (!whole_folder) names.insert(own);
   if (whole_folder && place.needs_weights && has_weights(folder)) {
     names.emplace(weight_index_name);
     for (const fs::path& file : weight_files(folder)) names.insert(file.filename().string());
   }
-  std::vector<SentFile> files;
-  for (const std::string& name : names) {
-    if (fs::is_regular_file(folder / name)) files.push_back({name, fs::file_size(folder / name)});
+  std::erase_if(names,
+                [&](const std::string& name) { return !fs::is_regular_file(folder / name); });
+  return names;
+}
+
+// What the sender tells all ranks before it sends: the key of the copy in the cache, the name of
+// its folder there, because a model's name comes from its folder, the file that the option names
+// (empty if it names the folder), and the names and sizes of the files.
+json listing_of(const Place& place, const std::string& folder) {
+  const bool whole_folder = fs::is_directory(place.path);
+  json files = json::array();
+  std::vector<fs::path> paths;
+  for (const std::string& name : files_of(place)) {
+    paths.push_back(folder_of(place.path) / name);
+    files.push_back({name, fs::file_size(paths.back())});
   }
-  return files;
+  return {{"key", cache_key("", paths)},
+          {"folder", folder},
+          {"file", whole_folder ? "" : place.path.filename().string()},
+          {"files", files}};
 }
 
 // Returns the digest of a file as the disk has it: what was received may have been written wrongly.
@@ -188,41 +176,36 @@ class Transfer {
   // `folder` names the folder of the copy, on the sender. Returns the path of the copy, or an empty
   // path on ranks that have the place.
   fs::path run(const std::string& folder) {
-    std::string mine;
-    if (world_.rank() == sender_) {
-      const fs::path from = folder_of(place_.path);
-      const bool whole = fs::is_directory(place_.path);
-      const auto files = files_of(place_);
-      std::vector<fs::path> paths;
-      for (const SentFile& file : files) paths.push_back(from / file.name);
-      mine =
-          Listing{cache_key("", paths), folder, whole ? "" : place_.path.filename().string(), files}
-              .encode();
-    }
-    const auto told = world_.exchange("train/files/list", mine);
-    const Listing listing = Listing::decode(told[static_cast<std::size_t>(sender_)]);
-    const fs::path copy = file_cache() / listing.key / listing.folder;
+    const bool sends = world_.rank() == sender_;
+    const auto told =
+        world_.exchange("train/files/list", sends ? listing_of(place_, folder).dump() : "");
+    const json listing = json::parse(told[static_cast<std::size_t>(sender_)]);
+    const fs::path copy =
+        file_cache() / listing["key"].get<std::string>() / listing["folder"].get<std::string>();
     std::error_code ignored;
     const bool needs = receives_ && !fs::exists(copy / complete_mark, ignored);
     const auto wanted = world_.exchange("train/files/wanted", needs ? "1" : "");
     const auto hosts = std::ranges::count(wanted, "1");
     if (hosts > 0) {
-      if (world_.rank() == 0) tell(listing, hosts);
-      send(listing, copy);
+      const auto files = listing["files"].get<Files>();
+      if (world_.rank() == 0) tell(files, hosts);
+      send(files, copy);
     }
-    return place_.path.empty() ? copy / listing.file : fs::path();
+    return place_.path.empty() ? copy / listing["file"].get<std::string>() : fs::path();
   }
 
  private:
-  void tell(const Listing& listing, std::int64_t hosts) const {
+  using Files = std::vector<std::pair<std::string, std::uintmax_t>>;  // names and sizes
+
+  void tell(const Files& files, std::int64_t hosts) const {
     std::uintmax_t bytes = 0;
-    for (const SentFile& file : listing.files) bytes += file.size;
+    for (const auto& [name, size] : files) bytes += size;
     log::info("{} {}: rank {} sends {} file(s), {:.1f} MB, to {} host(s)", place_.flag,
-              place_.given.string(), sender_, listing.files.size(),
-              static_cast<double>(bytes) / 1e6, hosts);
+              place_.given.string(), sender_, files.size(), static_cast<double>(bytes) / 1e6,
+              hosts);
   }
 
-  void send(const Listing& listing, const fs::path& copy) {
+  void send(const Files& files, const fs::path& copy) {
     std::string digests;
     if (receives_ || world_.rank() == sender_) {
       if (receives_) {
@@ -230,17 +213,12 @@ class Transfer {
         remove_left_overs(copy);
       }
       auto comm = atoll::Communicator::open(axis_, {.name = "files"});
-      atoll::Stream stream = atoll::Device::cpu().stream({.name = "files"});
       const atoll::Buffer piece = atoll::allocate(atoll::Device::cpu(), piece_bytes, {comm});
-      for (const auto& [name, size] : listing.files) {
-        if (receives_) {
-          receive(comm, stream, piece, copy / name, size);
-        } else {
-          digests += give(comm, stream, piece, folder_of(place_.path) / name, size);
-        }
-      }
+      const fs::path folder = receives_ ? copy : folder_of(place_.path);
+      for (const auto& [name, size] : files) digests += move(comm, piece, folder / name, size);
       if (receives_) {
-        for (const SentFile& file : listing.files) digests += digest_on_disk(copy / file.name);
+        digests.clear();
+        for (const auto& [name, size] : files) digests += digest_on_disk(copy / name);
       }
     }
     const auto all = world_.exchange("train/files/digests", digests);
@@ -259,63 +237,41 @@ class Transfer {
   // Removes unfinished files of runs that were killed.
   static void remove_left_overs(const fs::path& copy) {
     for (const std::string& name : names_in(copy)) {
-      const std::size_t at = name.rfind(partial_mark);
-      if (at == name.npos) continue;
-      if (!is_abandoned(copy / name, name.substr(at + partial_mark.size()))) continue;
+      const bool is_partial = name.find(partial_mark) != name.npos;
       std::error_code ignored;
-      fs::remove(copy / name, ignored);
+      if (is_partial && is_unchanged(copy / name, std::chrono::hours(1))) {
+        fs::remove(copy / name, ignored);
+      }
     }
   }
 
-  template <class Fill, class Take>
-  static void in_pieces(atoll::Communicator& comm, atoll::Stream& stream,
-                        const atoll::Buffer& piece, std::uintmax_t size, const Fill& fill,
-                        const Take& take) {
+  // Sends a file in pieces, or receives it under another name and renames it: another run may open
+  // the copy meanwhile. Returns the digest of what was broadcast.
+  std::string move(atoll::Communicator& comm, const atoll::Buffer& piece, const fs::path& file,
+                   std::uintmax_t size) const {
+    atoll::Stream stream = atoll::Device::cpu().stream({.name = "files"});
+    const fs::path partial = fmt::format("{}{}{}", file.string(), partial_mark, process_tag());
+    std::fstream open(receives_ ? partial : file,
+                      std::ios::binary | (receives_ ? std::ios::out : std::ios::in));
+    auto* const bytes = static_cast<char*>(piece.data());
+    Digest digest;
     for (std::uintmax_t at = 0; at < size; at += piece_bytes) {
       const std::uint64_t count = std::min<std::uint64_t>(piece_bytes, size - at);
-      const std::span<std::byte> bytes(static_cast<std::byte*>(piece.data()), count);
-      fill(bytes);
+      if (!receives_ && !open.read(bytes, static_cast<std::streamsize>(count))) {
+        fail(ErrorCode::io, "{}: cannot be read, or became shorter", file.string());
+      }
       comm.broadcast(piece.view(atoll::DType::u8).part(0, count), 0, stream).wait(stream);
       stream.synchronize();
-      take(bytes);
+      digest.add(std::as_bytes(std::span(bytes, count)));
+      if (receives_) open.write(bytes, static_cast<std::streamsize>(count));
     }
-  }
-
-  static std::string give(atoll::Communicator& comm, atoll::Stream& stream,
-                          const atoll::Buffer& piece, const fs::path& file, std::uintmax_t size) {
-    std::ifstream in(file, std::ios::binary);
-    Digest digest;
-    in_pieces(
-        comm, stream, piece, size,
-        [&](std::span<std::byte> bytes) {
-          in.read(reinterpret_cast<char*>(bytes.data()),
-                  static_cast<std::streamsize>(bytes.size()));
-          if (!in) fail(ErrorCode::io, "{}: cannot be read, or became shorter", file.string());
-        },
-        [&](std::span<std::byte> bytes) { digest.add(bytes); });
-    return digest.finish();
-  }
-
-  // Writes a file under another name and renames it: another run may open the copy meanwhile.
-  static void receive(atoll::Communicator& comm, atoll::Stream& stream, const atoll::Buffer& piece,
-                      const fs::path& file, std::uintmax_t size) {
-    const fs::path partial = fmt::format("{}{}{}", file.string(), partial_mark, process_tag());
-    std::ofstream out(partial, std::ios::binary);
-    in_pieces(
-        comm, stream, piece, size, [](std::span<std::byte>) {},
-        [&](std::span<std::byte> bytes) {
-          out.write(reinterpret_cast<const char*>(bytes.data()),
-                    static_cast<std::streamsize>(bytes.size()));
-          if (!out) {
-            std::error_code ignored;
-            fs::remove(partial, ignored);
-            fail(ErrorCode::io, "{}: writing the copy failed (disk full?)", file.string());
-          }
-        });
-    out.close();
+    if (!receives_) return digest.finish();
+    open.close();
     std::error_code error;
-    if (out) fs::rename(partial, file, error);
-    if (!out || error) fail(ErrorCode::io, "{}: writing the copy failed", file.string());
+    if (open) fs::rename(partial, file, error);
+    if (open && !error) return digest.finish();
+    fs::remove(partial, error);
+    fail(ErrorCode::io, "{}: writing the copy failed (disk full?)", file.string());
   }
 
   atoll::World& world_;

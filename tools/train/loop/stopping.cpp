@@ -8,7 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "environment.hpp"
 #include "fail.hpp"
+#include "report/log.hpp"
 
 namespace train {
 namespace {
@@ -29,18 +31,11 @@ extern "C" void stop_after_step(int signal) {
 
 // Seconds of a unit of time; 0 for an unknown one.
 double seconds_of(char unit) {
-  switch (unit) {
-    case 'd':
-      return 86400;
-    case 'h':
-      return 3600;
-    case 'm':
-      return 60;
-    case 's':
-      return 1;
-    default:
-      return 0;
+  constexpr std::pair<char, double> units[] = {{'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1}};
+  for (const auto& [name, seconds] : units) {
+    if (name == unit) return seconds;
   }
+  return 0;
 }
 
 }  // namespace
@@ -92,6 +87,44 @@ bool TimeLimit::reached(double elapsed) const noexcept {
   // Saves differ more than steps, because a file system is shared.
   constexpr double margin = 1.5;
   return limit_ > 0 && elapsed + longest_step_ + margin * save_ >= limit_;
+}
+
+void Stopping::set_limit(double save_seconds) {
+  if (options_.max_time.empty()) return;
+  limit_ = {parse_duration("--max-time", options_.max_time), save_seconds};
+}
+
+Stop Stopping::wanted() const {
+  if (stop_requested()) return Stop::signal;
+  return limit_.reached(seconds_since(started_)) ? Stop::time : Stop::none;
+}
+
+std::string Stopping::reason(std::int64_t done) const {
+  if (decided_ == Stop::none) return "";
+  return fmt::format("{} has ended the run after step {}",
+                     decided_ == Stop::time ? "--max-time " + options_.max_time : "a signal", done);
+}
+
+void Stopping::tell(std::int64_t done, int rank) const {
+  if (decided_ == Stop::none) return;
+  if (!options_.save_checkpoint) {
+    fail(ErrorCode::aborted, "{}, and --no-checkpoint saves nothing", reason(done));
+  }
+  if (rank != 0) return;
+  log::info(
+      "{}, which is saved: start it again with --resume auto{}", reason(done),
+      options_.export_weights.empty() ? "" : "; --export writes the model when all steps are done");
+}
+
+void Stopping::tell_signals(double step_seconds) const {
+  constexpr double most_seconds = 0.5;  // of a step; a save follows it
+  const bool by_mpirun = !variable("OMPI_COMM_WORLD_RANK").empty();
+  const bool waits = !variable("OMPI_MCA_odls_base_sigkill_timeout").empty();
+  if (!by_mpirun || waits || !options_.save_checkpoint || step_seconds < most_seconds) return;
+  log::info(
+      "a step takes {:.1f} s, but mpirun kills ranks 1 s after Ctrl-C or SIGTERM, before they have "
+      "saved: send SIGUSR1 to stop, or start with --mca odls_base_sigkill_timeout 600",
+      step_seconds);
 }
 
 }  // namespace train

@@ -1,7 +1,11 @@
 // Ends a run before --steps: after a signal, or before the time limit of the job.
 #pragma once
 
+#include <cstdint>
 #include <string>
+
+#include "loop/clock.hpp"
+#include "loop/options.hpp"
 
 namespace train {
 
@@ -46,6 +50,37 @@ class TimeLimit {
   double limit_;
   double save_;
   double longest_step_ = 0;
+};
+
+// Ends a run early. --max-time counts from the construction.
+class Stopping {
+ public:
+  // `options` must outlive this object.
+  explicit Stopping(const RunOptions& options) : options_(options) {}
+
+  // Sets the limit of --max-time; `save_seconds` is a guess of how long a save takes.
+  void set_limit(double save_seconds);
+  TimeLimit& limit() noexcept { return limit_; }
+  // Why this rank wants to end the run after this step.
+  Stop wanted() const;
+
+  // What the ranks have decided.
+  Stop decided() const noexcept { return decided_; }
+  void decide(Stop stop) noexcept { decided_ = stop; }
+  // Why the run ended after `done` steps, before --steps; "" if it did not.
+  std::string reason(std::int64_t done) const;
+
+  // Rank 0 logs how to go on after a stop. Without checkpoints nobody can: throws Error(aborted).
+  void tell(std::int64_t done, int rank) const;
+  // Logs that mpirun kills ranks before they have saved, if a step takes too long for it: Open MPI's
+  // mpirun kills them a second after it has passed on SIGTERM or Ctrl-C, unless told otherwise.
+  void tell_signals(double step_seconds) const;
+
+ private:
+  const RunOptions& options_;
+  Clock::time_point started_ = Clock::now();
+  TimeLimit limit_{0, 0};
+  Stop decided_ = Stop::none;
 };
 
 }  // namespace train

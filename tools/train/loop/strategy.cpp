@@ -55,9 +55,8 @@ std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& 
 
 namespace {
 
-fsdp::StrategyQuestion question(const RunOptions& options, const ModelConfig& model,
-                                const atoll::Mesh& mesh, const DeviceMemory& memory,
-                                int micro_batches) {
+fsdp::StrategyQuestion question(const PlannedRun& run, int micro_batches) {
+  const auto& [options, model, mesh, memory] = run;
   fsdp::StrategyQuestion question{
       .mesh = mesh.shape(),
       .rates = fsdp::rates_of(mesh),
@@ -92,25 +91,20 @@ bool fits(const RunOptions& options, const fsdp::StrategyQuestion& question) {
 
 }  // namespace
 
-fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfig& model,
-                                     const atoll::Mesh& mesh, const DeviceMemory& memory,
-                                     int micro_batches) {
-  if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), "", {}};
-  return fsdp::choose_strategy(question(options, model, mesh, memory, micro_batches));
+fsdp::StrategyChoice choose_strategy(const PlannedRun& run, int micro_batches) {
+  const std::string& given = run.options.strategy;
+  if (given != "auto") return {fsdp::strategy_from_name(given), "", {}};
+  return fsdp::choose_strategy(question(run, micro_batches));
 }
 
-std::uint64_t planned_bytes(const RunOptions& options, const ModelConfig& model,
-                            const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches,
-                            fsdp::Strategy strategy) {
-  const auto estimates =
-      fsdp::choose_strategy(question(options, model, mesh, memory, micro_batches)).estimates;
+std::uint64_t planned_bytes(const PlannedRun& run, int micro_batches, fsdp::Strategy strategy) {
+  const auto estimates = fsdp::choose_strategy(question(run, micro_batches)).estimates;
   const auto found = std::ranges::find(estimates, strategy, &fsdp::StrategyEstimate::strategy);
   return found == estimates.end() ? 0 : found->bytes;
 }
 
-MicroBatchChoice largest_micro_batch(const RunOptions& options, const ModelConfig& model,
-                                     const atoll::Mesh& mesh, const DeviceMemory& memory,
-                                     std::int64_t samples) {
+MicroBatchChoice largest_micro_batch(const PlannedRun& run, std::int64_t samples) {
+  const auto& [options, model, mesh, memory] = run;
   RunOptions tried = options;
   tried.micro_batch = 0;
   const double limit =
@@ -119,7 +113,7 @@ MicroBatchChoice largest_micro_batch(const RunOptions& options, const ModelConfi
     const auto rows = static_cast<std::int32_t>((samples + parts - 1) / parts);
     if (rows == tried.micro_batch) continue;
     tried.micro_batch = rows;
-    const auto asked = question(tried, model, mesh, memory, static_cast<int>(parts));
+    const auto asked = question({tried, model, mesh, memory}, static_cast<int>(parts));
     if (!fits(tried, asked)) continue;
     return {rows,
             fmt::format("micro batch: {} of the {} rows of a rank and step, the most that fit "

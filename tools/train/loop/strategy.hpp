@@ -19,15 +19,20 @@ struct DeviceMemory {
   std::uint64_t arithmetic = 0;  // bytes within the capacity that the kernels (Ops) hold
 };
 
+// What the memory of a strategy depends on.
+struct PlannedRun {
+  const RunOptions& options;
+  const ModelConfig& model;
+  const atoll::Mesh& mesh;
+  DeviceMemory memory;
+};
+
 // `micro_batches` is the number per step on each rank. Returns only the strategy, without a reason,
 // if the user chose it.
-atoll::fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfig& model,
-                                            const atoll::Mesh& mesh, const DeviceMemory& memory,
-                                            int micro_batches);
+atoll::fsdp::StrategyChoice choose_strategy(const PlannedRun& run, int micro_batches);
 
 // Estimated bytes of a rank with this strategy, activations included.
-std::uint64_t planned_bytes(const RunOptions& options, const ModelConfig& model,
-                            const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches,
+std::uint64_t planned_bytes(const PlannedRun& run, int micro_batches,
                             atoll::fsdp::Strategy strategy);
 
 struct MicroBatchChoice {
@@ -38,9 +43,7 @@ struct MicroBatchChoice {
 // Chooses the number of rows for --micro-batch 0: of the numbers that split the `samples` of a rank
 // and step into equal parts, or nearly so, the largest with which the strategy fits in memory.
 // `memory.arithmetic` need not be known yet. If nothing fits, the number is 1.
-MicroBatchChoice largest_micro_batch(const RunOptions& options, const ModelConfig& model,
-                                     const atoll::Mesh& mesh, const DeviceMemory& memory,
-                                     std::int64_t samples);
+MicroBatchChoice largest_micro_batch(const PlannedRun& run, std::int64_t samples);
 
 ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind device);
 

@@ -4,51 +4,49 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "atoll/flight.hpp"
-#include "environment.hpp"
 #include "fail.hpp"
-#include "loop/checkpoints.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/exporting.hpp"
 #include "loop/fabric_check.hpp"
+#include "loop/resume.hpp"
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
-#include "loop/trainer_state.hpp"
-#include "report/files.hpp"
+#include "model/params.hpp"
 #include "report/log.hpp"
 
 namespace train {
 
-namespace fs = std::filesystem;
 namespace fsdp = atoll::fsdp;
 
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
+      stopping_(options_),
       setup_(prepare(world, options_)),
       engine_(setup_.mesh, engine_options(options_, setup_.model, setup_.choice.strategy,
                                           setup_.machine.device(), setup_.memory)),
       batches_(setup_.dataset, batch_options(options_, *setup_.tokenizer, setup_.model),
                {world.rank(), world.size()}),
       decoder_(setup_.model, *setup_.machine.ops),
+      exchange_(setup_.mesh, engine_.device(), options.backend),
       compute_(engine_.device().stream({.name = "compute"})),
+      meter_(world.local_size(), std::string(engine_.device().pci_address())),
       nonfinite_row_(options.max_skipped),
-      results_(world),
-      meter_(world.local_size(), std::string(engine_.device().pci_address())) {
-  if (world.size() > 1) {
-    totals_.emplace(
-        atoll::Communicator::open(setup_.mesh.axis("world"), {.name = "totals",
-                                                              .backend = options.backend,
-                                                              .device = engine_.device(),
-                                                              .levels = false}));
-  }
+      reporting_(world, options_, setup_, engine_) {
   if (options_.check_fabric > 0) {
     check_fabric(world, options_, setup_, options_.check_fabric);
   }
-  // Check the limit after each part of the plan, before more is allocated.
+  make_state();
+  if (options_.dry_run) return;
+  start();
+}
+
+// Makes what a step needs. Checks the limit of memory after each part of the plan, before more is
+// allocated.
+void Trainer::make_state() {
   add_units(engine_, setup_.model, options_.freeze);
   const ActivationPlan plan = activation_plan(options_, setup_.memory.kind);
   engine_.memory().activations = bytes_beside_engine(options_, setup_.model, setup_.memory);
@@ -58,84 +56,41 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     averaging_.emplace(engine_, setup_.machine.muon_arithmetic(), options_.ema);
   }
   if (options_.log_norms > 0) {
-    norm_log_.emplace(world, engine_, setup_.machine.muon_arithmetic(), options_.log_norms);
+    norm_log_.emplace(world_, engine_, setup_.machine.muon_arithmetic(), options_.log_norms);
   }
   check_memory();
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
   ids_ = engine_.device().allocate(3 * static_cast<std::size_t>(plan.max_tokens) *
                                    sizeof(std::int32_t));
-  figures_of_ranks_.resize(static_cast<std::size_t>(world.size()));
-  figures_ =
-      engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
   count_activations();
   check_memory();
-  out_ = run_directory(options_.out, run_name(options_));
-  if (options_.dry_run) return;
-  start();
-  tracing_.emplace(traced_steps(options_, first_step_));
-  // Too short a measurement says little about the machine.
-  const KnownPeaks known(options_.peak_seconds < 0.25 ? std::filesystem::path()
-                                                      : usual_peak_file());
-  peak_ = find_peak(world_, setup_.machine, plan.compute, options_.peak_seconds, known);
-  metrics_.emplace(SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak_.flops,
-                             peak_.measured, world.size()});
-  if (world.rank() == 0) {
-    clean_up();
-    if (first_step_ == 0 || resumes_other_folder(options_, out_)) set_aside();
-    make_directory(options_.save_checkpoint ? checkpoints_folder(out_) : out_);
-    log_.emplace(out_ / "steps.jsonl", first_step_ + 1);
-    auto shown = progress_options_for(stderr);
-    shown.total_steps = options_.steps;
-    if (options_.quiet) shown.surface = Surface::silent;
-    progress_.emplace(stderr, shown);
-    serve();
-    tell_plan();
-    // A run without a step leaves the record of the steps before.
-    if (first_step_ == 0 || first_step_ < options_.steps) write_arguments();
-  }
 }
 
-// Removes what runs that were killed have left beside the files that this run writes.
-void Trainer::clean_up() const {
-  std::vector<fs::path> files = export_files(options_);
-  if (!options_.trace.empty()) files.emplace_back(options_.trace);
-  for (const char* name :
-       {"run_args.json", "config.toml", "steps.jsonl", "metrics.json", "report.html"}) {
-    files.push_back(out_ / name);
-  }
-  const std::vector<fs::path> removed = remove_left_overs(checkpoints_folder(out_), files);
-  if (removed.empty()) return;
-  std::string names;
-  for (const fs::path& path : removed) names += (names.empty() ? "" : ", ") + path.string();
-  log::info("removed what a killed run has left: {}", names);
-}
-
-// Keeps the results of an earlier run that has left no checkpoint.
-void Trainer::set_aside() const {
-  const fs::path earlier = set_earlier_results_aside(out_);
-  if (earlier.empty()) return;
-  log::warn("{} has the results of an earlier run without checkpoints: they are now in {}",
-            out_.string(), earlier.string());
-}
-
-// Loads the weights, and sets the first step and the time limit.
+// Loads the weights, and prepares what reports, saves and stops the run.
 void Trainer::start() {
-  same_run_ = same_run(options_, setup_, engine_);
+  const auto same = same_run(options_, setup_, engine_);
   std::optional<std::int64_t> done;
-  if (!options_.resume.empty()) done = resume(world_, options_, setup_, engine_, *optimizer_);
+  if (!options_.resume.empty()) done = resume(world_, options_, same, *optimizer_);
   if (!done) {
     start_weights(options_, setup_, engine_);
     if (averaging_) averaging_->start();
   }
   first_step_ = done.value_or(0);
-  has_checkpoint_ = done.has_value();
-  if (options_.max_time.empty()) return;
+  resumed_ = done.has_value();
   // A slow disk's rate, until the first save has been measured.
   constexpr double bytes_per_second = 1e8;
   const auto& memory = engine_.memory();
-  limit_ = {parse_duration("--max-time", options_.max_time),
-            static_cast<double>(memory.parameters + memory.resident + memory.optimizer) /
-                bytes_per_second};
+  stopping_.set_limit(static_cast<double>(memory.parameters + memory.resident + memory.optimizer) /
+                      bytes_per_second);
+  saving_.emplace(world_, options_, same, *optimizer_, reporting_, stopping_);
+  tracing_.emplace(traced_steps(options_, first_step_));
+  // Too short a measurement says little about the machine.
+  const KnownPeaks known(options_.peak_seconds < 0.25 ? std::filesystem::path()
+                                                      : usual_peak_file());
+  peak_ = find_peak(world_, setup_.machine, atoll::dtype_from_name(options_.dtype),
+                    options_.peak_seconds, known);
+  reporting_.start(first_step_, {options_.warmup_steps, parameter_count(setup_.model), peak_.flops,
+                                 peak_.measured, world_.size()});
 }
 
 // After a failure within a step, queued work may still use the members destroyed next.
@@ -220,7 +175,7 @@ StepRecord Trainer::step(std::int64_t index) {
   }
   const bool logs_norms = norm_log_ && norm_log_->due(index + 1);
   const bool passes_next =
-      index + 1 < options_.steps && !evaluates_after(index) && !saves_after(index);
+      index + 1 < options_.steps && !evaluates_after(index) && !saving_->due_after(index + 1);
   // The average and the norms read the weights, and not in a pass.
   const bool beside = passes_next && !averaging_ && !logs_norms;
   optimizer_->step(static_cast<float>(record.learning_rate), compute_,
@@ -269,40 +224,15 @@ RunResult Trainer::run_steps() {
   queue_->take_waited();  // discard the time before the first step
   RunResult result;
   const auto start = Clock::now();
-  for (std::int64_t index = first_step_; index < options_.steps; ++index) {
+  bool ends = false;
+  for (std::int64_t index = first_step_; index < options_.steps && !ends; ++index) {
     const auto begin = Clock::now();
-    const double stalled = save_stall_;
     atoll::mark_step(world_, index + 1);
     StepRecord record = step(index);
-    if (index == first_step_ + 1) tell_signals(seconds_since(begin));
-    if (evaluates_after(index)) evaluate(record);
-    if (index == first_step_) check_transports();
-    // A save beside training takes memory for copies of units.
-    if (index == first_step_ || pending_) note_memory();
-    metrics_->add(record);
-    check_finite(record);
-    result.steps.push_back(record);
-    write_line(record);
-    const bool diverges = !diverged_.empty();
-    const bool stops = diverges || stop_ != Stop::none;
-    if (stops) next_pass_.reset();  // saving and exporting require that no pass is open
-    if (pending_ && (all_written_ || diverges)) finish_save();
-    if (diverges) {
-      // Without updates in these steps the weights may be of use, unless they were not finite
-      // before. An earlier checkpoint is worth more.
-      if (options_.save_checkpoint && options_.skip_nonfinite && weights_finite_ &&
-          !has_checkpoint_) {
-        save(index + 1, true);
-      }
-      break;
-    }
-    if (saves_after(index) || (stops && options_.save_checkpoint)) {
-      save(index + 1, stops || index + 1 == options_.steps);
-    }
-    limit_.add_step(seconds_since(begin), save_stall_ - stalled);
-    if (stops) break;
+    ends = end_step(record, begin);
+    result.steps.push_back(std::move(record));
   }
-  if (pending_) finish_save();
+  saving_->finish();
   const bool has_update =
       result.steps.empty() || !std::ranges::all_of(result.steps, &StepRecord::nonfinite);
   if (diverged_.empty() && !has_update) {
@@ -312,136 +242,77 @@ RunResult Trainer::run_steps() {
         result.steps.size());
   }
   // A run that stops after its last step is complete.
-  if (first_step_ + static_cast<std::int64_t>(result.steps.size()) == options_.steps) {
-    stop_ = Stop::none;
-  }
-  result.stop = stop_;
+  const auto steps = static_cast<std::int64_t>(result.steps.size());
+  if (first_step_ + steps == options_.steps) stopping_.decide(Stop::none);
+  result.stop = stopping_.decided();
   write_results(result, seconds_since(start));
   tell_ports(ports);
-  const std::int64_t done = result.steps.empty() ? first_step_ : result.steps.back().step;
-  results_.finish(!diverged_.empty() ? diverged_ : why_stopped(done));
+  const std::int64_t done = first_step_ + steps;
+  reporting_.results().finish(!diverged_.empty() ? diverged_ : stopping_.reason(done));
   if (!diverged_.empty()) fail(ErrorCode::bad_data, "{}", diverged_);
-  if (!result.steps.empty()) check_transports();
-  if (stop_ != Stop::none) tell_stop(done);
+  if (steps > 0) check_transports();
+  stopping_.tell(done, world_.rank());
   return result;
 }
 
-bool Trainer::saves_after(std::int64_t index) const {
-  if (!options_.save_checkpoint) return false;
-  const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;
-  return due || index + 1 == options_.steps;
+// Evaluates, reports and saves after a step. Returns whether the run ends with it.
+bool Trainer::end_step(StepRecord& record, Clock::time_point begin) {
+  const std::int64_t done = record.step;
+  const double stalled = saving_->stall_between_steps();
+  if (done == first_step_ + 2 && world_.rank() == 0) stopping_.tell_signals(seconds_since(begin));
+  if (evaluates_after(done - 1)) evaluate(record);
+  if (done == first_step_ + 1) check_transports();
+  // A save beside training takes memory for copies of units.
+  if (done == first_step_ + 1 || saving_->is_beside()) note_memory();
+  check_finite(record);
+  reporting_.step(record);
+  const bool diverges = !diverged_.empty();
+  const bool stops = diverges || stopping_.decided() != Stop::none;
+  if (stops) next_pass_.reset();  // saving and exporting require that no pass is open
+  if (all_written_ || diverges) saving_->finish();
+  if (diverges) {
+    // Without updates in these steps the weights may be of use, unless they were not finite before.
+    // An earlier checkpoint is worth more.
+    const bool has_checkpoint = resumed_ || saving_->has_checkpoint();
+    if (options_.save_checkpoint && options_.skip_nonfinite && weights_finite_ && !has_checkpoint) {
+      save(done, true);
+    }
+    return true;
+  }
+  if (saving_->due_after(done) || (stops && options_.save_checkpoint)) {
+    save(done, stops || done == options_.steps);
+  }
+  stopping_.limit().add_step(seconds_since(begin), saving_->stall_between_steps() - stalled);
+  return stops;
 }
 
-// If a save fails, the run goes on: the checkpoint before is whole, and a later save may succeed.
 void Trainer::save(std::int64_t done, bool at_end) {
-  if (pending_) finish_save();
+  saving_->finish();
   setup_.folder.check();
   if (averaging_) compute_.synchronize();  // which updates the average
-  saving_ = done;
-  saving_since_ = Clock::now();
-  ++saves_;
-  const bool begun = results_.attempt("checkpoint", [&] {
-    Extra extra = same_run_;
-    extra["step"] = std::to_string(done);
-    const fs::path folder = checkpoint_folder(out_, done);
-    if (at_end || !options_.checkpoint_beside) {
-      optimizer_->save(folder, std::move(extra));
-    } else {
-      pending_ = optimizer_->save_beside(folder, std::move(extra));
-    }
-  });
-  stalled_by_save_ = seconds_since(saving_since_);
-  save_stall_ += stalled_by_save_;
-  if (pending_) return;
-  limit_.add_save(seconds_since(saving_since_));
-  if (begun) keep_newest(done);
-}
-
-// Completes the save beside training.
-void Trainer::finish_save() {
-  const auto begin = Clock::now();
-  std::optional<fsdp::PendingSave> pending = std::exchange(pending_, std::nullopt);
-  const double of_steps = pending->stalled_seconds();
-  const bool saved = results_.attempt("checkpoint", [&] { pending->finish(); });
-  const double here = seconds_since(begin);
-  stalled_by_save_ += of_steps + here;
-  save_stall_ += here;
-  step_stall_ += of_steps;
-  limit_.add_save(seconds_since(saving_since_));
-  if (saved) keep_newest(saving_);
-}
-
-// After a save: rank 0 points the link to it and deletes old checkpoints.
-void Trainer::keep_newest(std::int64_t done) {
-  has_checkpoint_ = true;
-  if (world_.rank() != 0) return;
-  results_.attempt("old checkpoints", [&] {
-    link_newest(out_, done);
-    delete_old_checkpoints(out_, options_.keep_last, options_.keep_every);
-  });
-  if (progress_) progress_->finish();
-  log::info("the checkpoint of step {} took {:.2f} s and stalled training for {:.3f} s", done,
-            seconds_since(saving_since_), stalled_by_save_);
-}
-
-// Why this rank wants to end the run after this step.
-Stop Trainer::wanted_stop() const {
-  if (stop_requested()) return Stop::signal;
-  return limit_.reached(seconds_since(started_)) ? Stop::time : Stop::none;
-}
-
-// Open MPI's mpirun kills ranks a second after it has passed on SIGTERM or Ctrl-C, unless told
-// otherwise.
-void Trainer::tell_signals(double step_seconds) const {
-  constexpr double most_seconds = 0.5;  // of a step; a save follows it
-  const bool by_mpirun = !variable("OMPI_COMM_WORLD_RANK").empty();
-  const bool waits = !variable("OMPI_MCA_odls_base_sigkill_timeout").empty();
-  if (world_.rank() != 0 || !by_mpirun || waits || !options_.save_checkpoint ||
-      step_seconds < most_seconds)
-    return;
-  log::info(
-      "a step takes {:.1f} s, but mpirun kills ranks 1 s after Ctrl-C or SIGTERM, before they have "
-      "saved: send SIGUSR1 to stop, or start with --mca odls_base_sigkill_timeout 600",
-      step_seconds);
-}
-
-// Why the run ended after `done` steps, before --steps; "" if it did not.
-std::string Trainer::why_stopped(std::int64_t done) const {
-  if (stop_ == Stop::none) return "";
-  return fmt::format("{} has ended the run after step {}",
-                     stop_ == Stop::time ? "--max-time " + options_.max_time : "a signal", done);
-}
-
-// Tells how to go on after a stop. Without checkpoints nobody can, which is an error.
-void Trainer::tell_stop(std::int64_t done) const {
-  if (!options_.save_checkpoint) {
-    fail(ErrorCode::aborted, "{}, and --no-checkpoint saves nothing", why_stopped(done));
-  }
-  if (world_.rank() != 0) return;
-  log::info(
-      "{}, which is saved: start it again with --resume auto{}", why_stopped(done),
-      options_.export_weights.empty() ? "" : "; --export writes the model when all steps are done");
+  saving_->save(done, at_end);
 }
 
 // Writes what the end of a run leaves, most valuable first. The last checkpoint is saved before.
 void Trainer::write_results(RunResult& result, double wall_seconds) {
   setup_.folder.check();
   finish(result, wall_seconds);
-  const bool complete = diverged_.empty() && stop_ == Stop::none;
+  const bool complete = diverged_.empty() && stopping_.decided() == Stop::none;
   if (!options_.export_weights.empty() && complete) {
     if (averaging_) {
       compute_.synchronize();  // which updates the average
       averaging_->swap();
     }
-    results_.attempt("--export", [&] { export_model(world_, options_, setup_, engine_); });
+    reporting_.results().attempt("--export",
+                                 [&] { export_model(world_, options_, setup_, engine_); });
     if (averaging_) averaging_->swap();
   }
   if (!options_.trace.empty()) {
-    results_.attempt("--trace", [&] {
-      tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);
+    reporting_.results().attempt("--trace", [&] {
+      tracing_->write(setup_.mesh.axis("world"), exchange_.communicator(), options_.trace);
     });
   }
-  if (world_.rank() == 0 && !result.steps.empty()) report();
+  if (world_.rank() == 0 && !result.steps.empty()) reporting_.write_page();
 }
 
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect) {

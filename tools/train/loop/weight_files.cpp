@@ -8,9 +8,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <regex>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -67,39 +65,26 @@ std::pair<json, std::uint64_t> header_of(const fs::path& file) {
   return {json::parse(text, nullptr, false), bytes + length.size()};
 }
 
-// Returns the names of the tensors in a file; none if it is damaged.
-std::set<std::string> tensors_of(const fs::path& file) {
-  const json header = header_of(file).first;
-  std::set<std::string> names;
-  if (!header.is_object()) return names;
-  for (const auto& [name, value] : header.items()) names.insert(name);
-  return names;
-}
-
-// The bytes of a tensor in a file.
-struct TensorPlace {
-  fs::path file;
-  std::string dtype;
-  std::uint64_t first = 0, last = 0;
-};
-
-std::optional<TensorPlace> place_of(const std::vector<fs::path>& files, const std::string& tensor) {
-  for (const fs::path& file : files) {
-    const auto [header, data] = header_of(file);
-    if (!header.is_object() || !header.contains(tensor)) continue;
+// Returns the tensors of a file by name; none if it is damaged, and none that its header describes
+// wrongly: the import refuses the file, with the place of the damage.
+std::map<std::string, StoredTensor> tensors_of(const fs::path& file) {
+  std::map<std::string, StoredTensor> tensors;
+  const auto [header, data] = header_of(file);
+  if (!header.is_object()) return tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
     try {
-      const json& entry = header.at(tensor);
       const auto offsets = entry.at("data_offsets").get<std::array<std::uint64_t, 2>>();
-      return TensorPlace{file, entry.at("dtype").get<std::string>(), data + offsets[0],
-                         data + offsets[1]};
+      tensors[name] = {file, entry.at("shape").get<std::vector<std::int64_t>>(),
+                       entry.at("dtype").get<std::string>(), data + offsets[0], data + offsets[1]};
     } catch (const json::exception&) {
-      return {};  // damaged, so the import refuses it
+      continue;
     }
   }
-  return {};
+  return tensors;
 }
 
-bool same_bytes(const TensorPlace& a, const TensorPlace& b) {
+bool same_bytes(const StoredTensor& a, const StoredTensor& b) {
   constexpr std::uint64_t block = 1 << 20;
   std::ifstream left(a.file, std::ios::binary), right(b.file, std::ios::binary);
   left.seekg(static_cast<std::streamoff>(a.first));
@@ -118,7 +103,7 @@ bool same_bytes(const TensorPlace& a, const TensorPlace& b) {
 
 // Throws an error for the first tensor that is not in its file, or in another file as well.
 void check_places(const fs::path& index, const WeightMap& map,
-                  const std::map<std::string, std::set<std::string>>& tensors) {
+                  const std::map<std::string, std::map<std::string, StoredTensor>>& tensors) {
   for (const auto& [tensor, file] : map) {
     const auto& own = tensors.at(file);
     const auto other = std::ranges::find_if(tensors, [&](const auto& entry) {
@@ -141,7 +126,7 @@ void check_places(const fs::path& index, const WeightMap& map,
 
 std::vector<fs::path> indexed_files(const fs::path& folder, const fs::path& index) {
   const WeightMap map = parse_index(index);
-  std::map<std::string, std::set<std::string>> tensors;
+  std::map<std::string, std::map<std::string, StoredTensor>> tensors;
   std::vector<fs::path> files;
   for (const auto& [tensor, name] : map) {
     if (tensors.contains(name)) continue;
@@ -217,45 +202,20 @@ bool has_weights(const fs::path& folder) {
   return fs::exists(folder / weight_index_name) || !every_file(folder).empty();
 }
 
-bool head_differs(const std::vector<fs::path>& files) {
-  const auto head = place_of(files, "lm_head.weight");
-  const auto table = place_of(files, "model.embed_tokens.weight");
-  if (!head || !table) return false;
-  if (head->last < head->first || table->last < table->first) return false;
-  const bool alike =
-      head->dtype == table->dtype && head->last - head->first == table->last - table->first;
-  return !alike || !same_bytes(*head, *table);
-}
-
-std::vector<std::string> unused_tensors(const std::vector<fs::path>& files,
-                                        const std::set<std::string>& used) {
-  std::vector<std::string> unused;
-  for (const fs::path& file : files) {
-    for (const std::string& name : tensors_of(file)) {
-      // Older versions of transformers stored the frequencies of rope, which follow from
-      // config.json.
-      const bool is_known = name == "__metadata__" || name.ends_with("rotary_emb.inv_freq");
-      if (!is_known && !used.contains(name)) unused.push_back(name);
-    }
-  }
-  return unused;
-}
-
 std::map<std::string, StoredTensor> stored_tensors(const std::vector<fs::path>& files) {
   std::map<std::string, StoredTensor> stored;
-  for (const fs::path& file : files) {
-    const json header = header_of(file).first;
-    if (!header.is_object()) continue;
-    for (const auto& [name, entry] : header.items()) {
-      try {
-        if (name == "__metadata__") continue;
-        stored.try_emplace(name, file, entry.at("shape").get<std::vector<std::int64_t>>());
-      } catch (const json::exception&) {
-        // The import refuses the file, with the place of the damage.
-      }
-    }
-  }
+  for (const fs::path& file : files) stored.merge(tensors_of(file));
   return stored;
+}
+
+bool head_differs(const std::vector<fs::path>& files) {
+  const auto stored = stored_tensors(files);
+  const auto head = stored.find("lm_head.weight"), table = stored.find("model.embed_tokens.weight");
+  if (head == stored.end() || table == stored.end()) return false;
+  const StoredTensor &one = head->second, &other = table->second;
+  if (one.last < one.first || other.last < other.first) return false;
+  return one.dtype != other.dtype || one.last - one.first != other.last - other.first ||
+         !same_bytes(one, other);
 }
 
 std::vector<fs::path> weight_files(const fs::path& place) {

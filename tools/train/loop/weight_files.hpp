@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,15 +30,12 @@ std::span<const std::string_view> tokenizer_files();
 // Whether a folder has files that weight_files() would return.
 bool has_weights(const std::filesystem::path& folder);
 
-// Returns the names of the tensors in `files` that are not in `used`. Leaves out rope frequencies,
-// which old files have. Returns no names of a damaged file.
-std::vector<std::string> unused_tensors(const std::vector<std::filesystem::path>& files,
-                                        const std::set<std::string>& used);
-
 // A tensor of a file, by the file's header.
 struct StoredTensor {
   std::filesystem::path file;
   std::vector<std::int64_t> shape;
+  std::string dtype;                  // as safetensors names it
+  std::uint64_t first = 0, last = 0;  // its bytes in the file
 };
 // Returns the tensors of the files by name; none of a damaged file. Of a name that several files
 // have, the first counts, as for the import.

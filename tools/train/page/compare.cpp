@@ -61,8 +61,8 @@ struct Row {
 };
 
 // Places of results differ between any two runs, and say nothing about them.
-const std::set<std::string> places{"plan",         "trace",       "export",          "resume",
-                                   "metrics_port", "mesh_reason", "strategy_reason", "products"};
+const std::set<std::string> places{"plan",         "trace",       "export",         "resume",
+                                   "metrics_port", "mesh_reason", "strategy_reason"};
 
 std::string cell(const RunFiles& run, const std::string& name) {
   const auto found = run.args.find(name);

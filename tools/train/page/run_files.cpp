@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <iterator>
 #include <limits>
 
 #include "fail.hpp"
@@ -21,17 +20,13 @@ constexpr std::uintmax_t largest_trace = 256U << 20U;
 // Each column has a value for each step, so a new key in every line would take quadratic memory.
 constexpr std::size_t most_columns = 1'000;
 
-std::string bytes_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 json object_of(const fs::path& file) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return json::object();
   // Values nested deeper than 32 are left out, because reading them could exhaust the stack.
   const auto is_shallow = [](int depth, json::parse_event_t, const json&) { return depth < 32; };
-  auto value = json::parse(bytes_of(file), is_shallow, false);
+  std::ifstream in(file, std::ios::binary);
+  auto value = json::parse(in, is_shallow, false);
   if (!value.is_object()) {
     fail(ErrorCode::bad_data, "{}: is not a JSON object; move it away to go on without it",
          file.string());
@@ -154,7 +149,8 @@ void read_trace(RunFiles& run) {
   } else if (bytes > largest_trace) {
     run.trace_note = "The trace " + named + " is too large for this page: open it in Perfetto.";
   } else {
-    run.trace = json::parse(bytes_of(file), nullptr, false);
+    std::ifstream in(file, std::ios::binary);
+    run.trace = json::parse(in, nullptr, false);
     const bool fine = run.trace.is_object() && run.trace.contains("traceEvents") &&
                       run.trace["traceEvents"].is_array();
     if (fine) return;

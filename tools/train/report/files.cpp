@@ -3,13 +3,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -34,24 +32,6 @@ bool flush(const std::filesystem::path& path) {
   ::close(fd);
   errno = error;
   return flushed;
-}
-
-// The part of process_tag() that names where process ids have their meaning: this boot of the
-// host, and the namespace of process ids, which a container has for itself. Empty if these cannot be
-// read. Part of the boot's id is enough, and leaves room for long file names.
-std::string place_tag() {
-  const auto digits_of = [](std::string text, std::size_t most) {
-    std::erase_if(text, [](char c) { return !std::isxdigit(static_cast<unsigned char>(c)); });
-    return text.substr(0, most);
-  };
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::error_code ignored;
-  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
-  if (boot.empty() || space.empty()) return "";
-  // "pid:[4026531836]"
-  return fmt::format("{}-{}-", digits_of(boot, 8),
-                     digits_of(space.substr(space.find('[') + 1), 16));
 }
 
 // The tag keeps two runs in one directory from sharing a temporary file.
@@ -98,6 +78,15 @@ void check_writable(const std::filesystem::path& file) {
   const auto draft = draft_of(file);
   if (!std::ofstream(draft)) fail_io(file, errno);
   ::unlink(draft.c_str());
+}
+
+bool may_replace(const std::filesystem::path& file, std::string_view start) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return true;
+  std::string begin(start.size(), '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return in.gcount() == 0 || begin == start;
 }
 
 void check_folder(const std::filesystem::path& folder) {
@@ -148,7 +137,23 @@ void write_file_atomic(const std::filesystem::path& named, std::string_view byte
   flush(file.has_parent_path() ? file.parent_path() : ".");
 }
 
-std::string process_tag() { return fmt::format("{}{}", place_tag(), ::getpid()); }
+// The boot of the host and the namespace of process ids, which a container has for itself, name
+// where process ids have their meaning. Part of the boot's id is enough, and leaves room for long
+// file names.
+std::string process_tag() {
+  const auto digits_of = [](std::string text, std::size_t most) {
+    std::erase_if(text, [](char c) { return !std::isxdigit(static_cast<unsigned char>(c)); });
+    return text.substr(0, most);
+  };
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::error_code ignored;
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
+  if (boot.empty() || space.empty()) return std::to_string(::getpid());
+  // "pid:[4026531836]"
+  return fmt::format("{}-{}-{}", digits_of(boot, 8),
+                     digits_of(space.substr(space.find('[') + 1), 16), ::getpid());
+}
 
 bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time) {
   namespace fs = std::filesystem;
@@ -163,17 +168,6 @@ bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time) 
   } catch (const Error&) {
     return false;
   }
-}
-
-bool is_abandoned(const std::filesystem::path& file, std::string_view tag) {
-  const std::string place = place_tag();
-  if (place.empty() || !tag.starts_with(place)) return is_unchanged(file, std::chrono::hours(1));
-  tag.remove_prefix(place.size());
-  pid_t process = 0;
-  const char* const end = tag.data() + tag.size();
-  const auto parsed = std::from_chars(tag.data(), end, process);
-  return parsed.ec == std::errc() && parsed.ptr == end && process > 0 && ::kill(process, 0) != 0 &&
-         errno == ESRCH;
 }
 
 void write_json_atomic(const std::filesystem::path& file, const nlohmann::json& value) {

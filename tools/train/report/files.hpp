@@ -26,6 +26,10 @@ void write_file_atomic(const std::filesystem::path& file, std::string_view bytes
 // its folder. Leaves nothing behind.
 void check_writable(const std::filesystem::path& file);
 
+// Whether a file does not exist, is empty, or begins with `start`, as one that the program has
+// written before. write_file_atomic() refuses what is not a regular file.
+bool may_replace(const std::filesystem::path& file, std::string_view start);
+
 // Throws Error(io) if files could not be written in this folder, or if it does not exist and could
 // not be created. Changes nothing.
 void check_folder(const std::filesystem::path& folder);
@@ -42,11 +46,6 @@ std::string process_tag();
 // Whether nothing has changed a file, or a folder and what is directly in it, for this time; false
 // for what cannot be read.
 bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time);
-
-// Whether the process with this process_tag() has ended and left this temporary file. The kernel
-// knows only the processes of this host and container; others count as ended if the file has not
-// changed for an hour.
-bool is_abandoned(const std::filesystem::path& file, std::string_view tag);
 
 // Writes indented JSON atomically. Invalid UTF-8 is replaced.
 void write_json_atomic(const std::filesystem::path& file, const nlohmann::json& value);

@@ -21,15 +21,6 @@ struct CudaOpsOptions {
   // among the SMs that are free: on an H100, leaving SMs free is 3 to 5 % faster beside work on 2 to
   // 8 SMs, 4 to 8 % slower without such work, and 18 % slower beside work on 32 SMs.
   int spared_multiprocessors = 0;
-  // Times up to 8 of cuBLASLt's algorithms for each large product when its shape is first seen,
-  // with a cold L2 cache, and takes the fastest. The algorithms sum in different orders, so two runs
-  // have the same bits only if they read the choices from one file.
-  bool times_products = false;
-  // Keeps the choices; "" for memory only. A choice holds for one model of GPU and one version of
-  // cuBLASLt.
-  std::string product_file{};
-  // Smaller products, which take less than 10 us on an H100, are not timed.
-  double least_timed_flops = 4e9;
   // Computes groups of linear layers (LinearsForward, LinearsBackward) with products in 8-bit
   // floating point (fp8_linears.hpp). Needs compute capability 9.0 (H100) or later.
   bool fp8 = false;

@@ -9,21 +9,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
-#include <limits>
 #include <map>
-#include <optional>
-#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "atoll/cuda/runtime.hpp"
 #include "fail.hpp"
 #include "model/cuda/library.hpp"
-#include "model/cuda/product_file.hpp"
-#include "report/log.hpp"
 
 namespace train::cuda {
 namespace {
@@ -32,15 +25,6 @@ using atoll::DType;
 
 // Limits the cache: batches of unequal length produce many shapes.
 constexpr std::size_t most_shapes = 2048;
-constexpr int most_candidates = 8, rounds_of_timing = 3;
-// A run with rows of one length has some 20 large products. With rows of many lengths there are
-// thousands, and timing all of them would take minutes.
-constexpr int most_timed = 64;
-// Memory that is written before each timed product, so that it finds nothing in the L2 cache (50 MB
-// on an H100), as in a training step.
-constexpr std::size_t cold_bytes = std::size_t{128} << 20;
-// A candidate must be faster than cuBLASLt's first choice by this factor, which noise stays below.
-constexpr double clearly_faster = 1.02;
 
 #define ATOLL_CUBLASLT(function, name) \
   decltype(::name)* function = library.find<decltype(::name)>(#name)
@@ -60,8 +44,6 @@ struct CublasLt {
   ATOLL_CUBLASLT(preference_destroy, cublasLtMatmulPreferenceDestroy);
   ATOLL_CUBLASLT(preference_set, cublasLtMatmulPreferenceSetAttribute);
   ATOLL_CUBLASLT(heuristic, cublasLtMatmulAlgoGetHeuristic);
-  ATOLL_CUBLASLT(algorithm_check, cublasLtMatmulAlgoCheck);
-  ATOLL_CUBLASLT(version, cublasLtGetVersion);
   ATOLL_CUBLASLT(matmul, cublasLtMatmul);
 
   void check(cublasStatus_t status, std::string_view what) const {
@@ -95,25 +77,10 @@ std::uint32_t alignment(const void* address) {
   return 1u << std::min(8, std::countr_zero(value));
 }
 
-// The name of the GPU's model, which is equal for all GPUs of a host.
-std::string model_of(int ordinal) {
-  cudaDeviceProp properties{};
-  atoll::cuda::check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
-  return properties.name;
-}
-
-double flops_of(const Product& product) {
-  return 2 * static_cast<double>(product.m) * static_cast<double>(product.n) *
-         static_cast<double>(product.k);
-}
-
 struct ProductKey {
   Product product;
   std::array<std::uint32_t, 3> alignments;
   Types types;
-  // Whether a residual is added, which is another matrix than the result. Not every algorithm
-  // accepts that.
-  bool has_residual;
   friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 
@@ -123,15 +90,6 @@ std::string to_string(const ProductKey& key) {
                      key.product.k,
                      a == b ? std::string(name(a)) : fmt::format("{} by {}", name(a), name(b)),
                      atoll::name(key.product.out));
-}
-
-// The key of a product in the file.
-std::string entry_of(const ProductKey& key, std::int32_t multiprocessors) {
-  const auto operand = [](Operand kind) { return kind == Operand::plain ? 'n' : 't'; };
-  return fmt::format("{}, {}{}{}, aligned to {} bytes{}{}", to_string(key), operand(key.product.a),
-                     operand(key.product.b), key.product.mode == WriteMode::accumulate ? "+" : "",
-                     fmt::join(key.alignments, " "), key.has_residual ? ", residual" : "",
-                     multiprocessors > 0 ? fmt::format(", {} SMs", multiprocessors) : "");
 }
 
 struct Prepared {
@@ -151,51 +109,12 @@ struct Call {
   std::array<const float*, 2> inverses = {};  // of a and b in fp8
 };
 
-// Times work on a stream.
-class EventPair {
- public:
-  EventPair() {
-    create(begin_);
-    create(end_);
-  }
-  ~EventPair() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  EventPair(const EventPair&) = delete;
-  EventPair& operator=(const EventPair&) = delete;
-
-  template <class Work>
-  double seconds(cudaStream_t stream, const Work& work) {
-    atoll::cuda::check(cudaEventRecord(begin_, stream), "cudaEventRecord");
-    work();
-    atoll::cuda::check(cudaEventRecord(end_, stream), "cudaEventRecord");
-    atoll::cuda::check(cudaEventSynchronize(end_), "cudaEventSynchronize");
-    float ms = 0;
-    atoll::cuda::check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
-    return static_cast<double>(ms) * 1e-3;
-  }
-
- private:
-  static void create(cudaEvent_t& event) {
-    atoll::cuda::check(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreate");
-  }
-
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
 }  // namespace
 
 struct MatMul::Impl {
   Impl(const atoll::Device& device, const CudaOpsOptions& options)
-      : handle(make_handle(lt)),
-        workspace(device.allocate(workspace_bytes)),
-        ordinal(device.ordinal()),
-        least_timed_flops(options.least_timed_flops) {
+      : handle(make_handle(lt)), workspace(device.allocate(workspace_bytes)) {
     spare(device, options.spared_multiprocessors);
-    if (!options.times_products) return;
-    choices.emplace(options.product_file,
-                    fmt::format("{}, cuBLASLt {}", model_of(ordinal), lt.version()));
   }
 
   void spare(const atoll::Device& device, int spared) {
@@ -212,11 +131,7 @@ struct MatMul::Impl {
   CublasLt lt;
   Owned<cublasLtHandle_t> handle;
   atoll::Buffer workspace;
-  int ordinal;
-  std::int32_t multiprocessors = 0;    // that a product may use; 0 means all
-  std::optional<ProductFile> choices;  // empty unless products are timed
-  double least_timed_flops;
-  int timed = 0;  // number of products that were timed
+  std::int32_t multiprocessors = 0;  // that a product may use; 0 means all
   std::map<ProductKey, Prepared> cache;
 
   static Owned<cublasLtHandle_t> make_handle(const CublasLt& lt) {
@@ -283,101 +198,18 @@ struct MatMul::Impl {
     set(with.desc.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.inverses[0]);
   }
 
-  cublasStatus_t launch(const Prepared& with, const Call& call,
-                        const cublasLtMatmulAlgo_t& algorithm, void* c) const {
-    const float one = 1;
-    set_scales(with, call);
-    return lt.matmul(handle.get(), with.desc.get(), &one, call.b, with.left.get(), call.a,
-                     with.right.get(), &call.kept, call.old, with.out.get(), c, with.out.get(),
-                     &algorithm, workspace.data(), workspace.bytes(), call.stream);
-  }
-
-  // cuBLASLt's algorithms for a product, in the order of the speed that cuBLASLt expects.
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const ProductKey& key,
-                                                          const Prepared& made, int most) const {
+  // The algorithm that cuBLASLt expects to be fastest for a product.
+  cublasLtMatmulAlgo_t algorithm(const ProductKey& key, const Prepared& made) const {
     const auto preferred = preference(key);
-    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
+    cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
-    lt.check(
-        lt.heuristic(handle.get(), made.desc.get(), made.left.get(), made.right.get(),
-                     made.out.get(), made.out.get(), preferred.get(), most, results.data(), &found),
-        to_string(key));
+    lt.check(lt.heuristic(handle.get(), made.desc.get(), made.left.get(), made.right.get(),
+                          made.out.get(), made.out.get(), preferred.get(), 1, &result, &found),
+             to_string(key));
     if (found == 0) {
       fail(ErrorCode::unsupported, "cuBLASLt has no algorithm for a {}", to_string(key));
     }
-    results.resize(static_cast<std::size_t>(found));
-    return results;
-  }
-
-  // An algorithm of the file, if this version of cuBLASLt still accepts it.
-  std::optional<cublasLtMatmulAlgo_t> kept_choice(const ProductKey& key,
-                                                  const Prepared& made) const {
-    const ProductFile::Choice* const choice = choices->find(entry_of(key, multiprocessors));
-    if (choice == nullptr) return std::nullopt;
-    cublasLtMatmulAlgo_t algorithm{};
-    static_assert(sizeof algorithm.data == sizeof choice->algorithm);
-    std::ranges::copy(choice->algorithm, algorithm.data);
-    cublasLtMatmulHeuristicResult_t result{};
-    const auto status =
-        lt.algorithm_check(handle.get(), made.desc.get(), made.left.get(), made.right.get(),
-                           made.out.get(), made.out.get(), &algorithm, &result);
-    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes) {
-      return std::nullopt;
-    }
-    return algorithm;
-  }
-
-  // The least time of each candidate in seconds. The candidates take turns, so that a change of the
-  // clock meets all of them.
-  std::vector<double> times_of(std::span<const cublasLtMatmulHeuristicResult_t> tried,
-                               const ProductKey& key, const Prepared& made,
-                               const Call& call) const {
-    // A separate Device, so that the caller's peak_allocated_bytes() ignores this memory.
-    const atoll::Device own = atoll::Device::cuda(ordinal);
-    const auto elements = static_cast<std::size_t>(key.product.m * key.product.n);
-    const atoll::Buffer out = own.allocate(elements * size_of(key.product.out));
-    const atoll::Buffer cold = own.allocate(cold_bytes);
-    EventPair events;
-    Call trial = call;
-    if (!key.has_residual) trial.old = out.data();
-    atoll::cuda::check(cudaMemsetAsync(out.data(), 0, out.bytes(), call.stream), "cudaMemsetAsync");
-    std::vector<double> best(tried.size(), std::numeric_limits<double>::infinity());
-    // The first round also loads the kernels, and does not count.
-    for (int round = 0; round <= rounds_of_timing; ++round) {
-      for (std::size_t i = 0; i < tried.size(); ++i) {
-        atoll::cuda::check(cudaMemsetAsync(cold.data(), 0, cold.bytes(), call.stream),
-                           "cudaMemsetAsync");
-        auto status = CUBLAS_STATUS_SUCCESS;
-        const double seconds = events.seconds(
-            call.stream, [&] { status = launch(made, trial, tried[i].algo, out.data()); });
-        if (status == CUBLAS_STATUS_SUCCESS && round > 0) best[i] = std::min(best[i], seconds);
-      }
-    }
-    return best;
-  }
-
-  // The fastest algorithm for a large product: that of the file, or else by timing.
-  cublasLtMatmulAlgo_t fastest(const ProductKey& key, const Prepared& made, const Call& call) {
-    if (const auto kept = kept_choice(key, made)) return *kept;
-    if (timed++ >= most_timed) return candidates(key, made, 1).front().algo;
-    const auto tried = candidates(key, made, most_candidates);
-    std::vector<double> times;
-    try {
-      times = times_of(tried, key, made, call);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::out_of_memory) throw;
-      log::debug("{}: too little memory to time cuBLASLt's algorithms", to_string(key));
-      return tried.front().algo;
-    }
-    auto chosen = static_cast<std::size_t>(std::ranges::min_element(times) - times.begin());
-    if (!std::isfinite(times[chosen])) return tried.front().algo;  // none runs: run() says why
-    if (times[chosen] * clearly_faster > times[0]) chosen = 0;
-    const double of_first = std::isfinite(times[0]) ? times[0] : times[chosen];
-    ProductFile::Choice choice{
-        .algorithm = {}, .seconds = times[chosen], .first_seconds = of_first};
-    std::ranges::copy(tried[chosen].algo.data, choice.algorithm.begin());
-    choices->add(entry_of(key, multiprocessors), choice);
-    return tried[chosen].algo;
+    return result.algo;
   }
 
   const Prepared& prepared(const ProductKey& key, const Call& call) {
@@ -394,8 +226,7 @@ struct MatMul::Impl {
                   layout(type_of(product.out), product.m, product.n),
                   {}};
     set_scales(made, call);
-    const bool is_timed = choices && flops_of(product) >= least_timed_flops;
-    made.algorithm = is_timed ? fastest(key, made, call) : candidates(key, made, 1).front().algo;
+    made.algorithm = algorithm(key, made);
     return cache.emplace(key, std::move(made)).first->second;
   }
 
@@ -410,10 +241,15 @@ struct MatMul::Impl {
     const ProductKey key{
         product,
         {alignment(call.a), alignment(call.b), std::min(alignment(call.old), alignment(call.c))},
-        types,
-        call.kept != 0 && call.old != call.c};
+        types};
     const Prepared& with = prepared(key, call);
-    lt.check(launch(with, call, with.algorithm, call.c), to_string(key));
+    const float one = 1;
+    set_scales(with, call);
+    lt.check(
+        lt.matmul(handle.get(), with.desc.get(), &one, call.b, with.left.get(), call.a,
+                  with.right.get(), &call.kept, call.old, with.out.get(), call.c, with.out.get(),
+                  &with.algorithm, workspace.data(), workspace.bytes(), call.stream),
+        to_string(key));
   }
 };
 

@@ -1,5 +1,4 @@
-// Matrix products with cuBLASLt. The algorithm of each shape is chosen on first use: cuBLASLt's
-// first choice or, with CudaOpsOptions::times_products, the fastest of several.
+// Matrix products with cuBLASLt. The algorithm of each shape is cuBLASLt's first choice.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +14,7 @@
 namespace train::cuda {
 
 // f32 products use no TF32. Split sums are combined in a fixed order, so results are bitwise
-// reproducible on one GPU model and cuBLAS version, as long as the algorithm is the same.
+// reproducible on one GPU model and cuBLAS version.
 class MatMul {
  public:
   // Size of the workspace in bytes, as NVIDIA recommends for sm_90.
@@ -28,8 +27,7 @@ class MatMul {
   MatMul(const MatMul&) = delete;
   MatMul& operator=(const MatMul&) = delete;
 
-  // Enqueues the product; the device must be current. The first call with a shape that is timed
-  // waits for the stream. Products share a workspace, so use one stream
+  // Enqueues the product; the device must be current. Products share a workspace, so use one stream
   // at a time. With a residual of c's size and dtype: c = a b + residual.
   void run(cudaStream_t stream, const Product& product, const void* a, const void* b, void* c,
            const void* residual = nullptr);

@@ -1,0 +1,281 @@
+#include "loop/reporting.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "fail.hpp"
+#include "loop/checkpoints.hpp"
+#include "loop/exporting.hpp"
+#include "loop/model_source.hpp"
+#include "loop/run_plan.hpp"
+#include "model/params.hpp"
+#include "page/page.hpp"
+#include "report/files.hpp"
+#include "report/log.hpp"
+#include "report/warnings.hpp"
+
+namespace train {
+
+namespace fs = std::filesystem;
+namespace fsdp = atoll::fsdp;
+
+Reporting::Reporting(atoll::World& world, const RunOptions& options, const Setup& setup,
+                     fsdp::Engine& engine)
+    : world_(world),
+      options_(options),
+      setup_(setup),
+      engine_(engine),
+      out_(run_directory(options.out, run_name(options))),
+      results_(world) {}
+
+void Reporting::start(std::int64_t first_step, const SpeedBase& base) {
+  first_step_ = first_step;
+  metrics_.emplace(base);
+  if (world_.rank() != 0) return;
+  clean_up();
+  if (first_step == 0 || resumes_other_folder(options_, out_)) set_aside();
+  make_directory(options_.save_checkpoint ? checkpoints_folder(out_) : out_);
+  log_.emplace(out_ / "steps.jsonl", first_step + 1);
+  auto shown = progress_options_for(stderr);
+  shown.total_steps = options_.steps;
+  if (options_.quiet) shown.surface = Surface::silent;
+  progress_.emplace(stderr, shown);
+  serve();
+  tell_plan();
+  // A run without a step leaves the record of the steps before.
+  if (first_step == 0 || first_step < options_.steps) write_arguments();
+}
+
+void Reporting::end_line() {
+  if (progress_) progress_->finish();
+}
+
+// Removes what runs that were killed have left beside the files that this run writes.
+void Reporting::clean_up() const {
+  std::vector<fs::path> files = export_files(options_);
+  if (!options_.trace.empty()) files.emplace_back(options_.trace);
+  for (const char* name :
+       {"run_args.json", "config.toml", "steps.jsonl", "metrics.json", "report.html"}) {
+    files.push_back(out_ / name);
+  }
+  const std::vector<fs::path> removed = remove_left_overs(checkpoints_folder(out_), files);
+  if (removed.empty()) return;
+  std::string names;
+  for (const fs::path& path : removed) names += (names.empty() ? "" : ", ") + path.string();
+  log::info("removed what a killed run has left: {}", names);
+}
+
+// Keeps the results of an earlier run that has left no checkpoint.
+void Reporting::set_aside() const {
+  const fs::path earlier = set_earlier_results_aside(out_);
+  if (earlier.empty()) return;
+  log::warn("{} has the results of an earlier run without checkpoints: they are now in {}",
+            out_.string(), earlier.string());
+}
+
+void Reporting::warn_of_batches() const {
+  if (options_.global_batch > static_cast<std::int64_t>(setup_.dataset.size())) {
+    log::warn(
+        "--global-batch {} exceeds the {} samples: a step is an epoch and has no more samples",
+        options_.global_batch, setup_.dataset.size());
+  }
+  if (options_.global_batch < world_.size()) {
+    log::warn("--global-batch {}: only {} of {} ranks have a sample in each step",
+              options_.global_batch, options_.global_batch, world_.size());
+  } else if (options_.micro_batch > (options_.global_batch + world_.size() - 1) / world_.size()) {
+    log::warn(
+        "--micro-batch {}: a rank has at most {} samples in a step, so the other rows are "
+        "padding",
+        options_.micro_batch, (options_.global_batch + world_.size() - 1) / world_.size());
+  }
+}
+
+// Logs how the run is set up.
+void Reporting::tell_plan() const {
+  for (const auto& line : setup_.dataset.warnings) log::warn("{}", line);
+  for (const auto& line : idle_flags(options_)) log::warn("{}", line);
+  if (options_.lora_rank > 0 && !options_.lora_merge && !options_.export_weights.empty() &&
+      setup_.weights.empty()) {
+    log::warn(
+        "--export: the base of the adapters has random weights, which nobody else has: use "
+        "--lora-merge, which writes the whole model, or start from weights with --init");
+  }
+  if (const auto line = unused_weights(setup_.model, setup_.weights); !line.empty()) {
+    log::warn("{}", line);
+  }
+  for (const auto& finding : setup_.mesh.findings()) log::warn("{}", atoll::to_line(finding));
+  const auto shape = engine_.sharding();
+  log::info("{}: {:.2f} M parameters in {}{} on {} ranks, backend {}", setup_.model.name,
+            static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,
+            options_.fp8 ? " with products in fp8" : "", world_.size(), engine_.backend());
+  const bool unknown = options_.dry_run && !options_.resume.empty();
+  if (first_step_ == 0 && !unknown) {
+    log::info("{}", setup_.weights.empty()
+                        ? fmt::format("random weights by --seed {}", options_.seed)
+                        : fmt::format("weights of {}", setup_.given));
+  }
+  log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
+            setup_.mesh.reason(), name(setup_.choice.strategy), shape.replicate, shape.shard);
+  if (!options_.mesh.empty() && !(setup_.mesh.shape() == shape)) {
+    log::warn(
+        "--mesh {} has no effect on shards with {}: only hybrid_shard and hybrid_shard_grad "
+        "follow the mesh",
+        options_.mesh, name(setup_.choice.strategy));
+  }
+  if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
+  if (!setup_.micro_batch_why.empty()) log::info("{}", setup_.micro_batch_why);
+  if (!setup_.threads_why.empty()) log::info("{}", setup_.threads_why);
+  if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
+  for (const auto& line : statistics_lines(setup_.dataset)) log::info("{}", line);
+  if (setup_.eval) {
+    log::info("evaluation on {} samples of {}", setup_.eval->size(), setup_.eval->name());
+  }
+  log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
+            setup_.dataset.name(), options_.global_batch, out_.string());
+  warn_of_batches();
+  const bool beside = options_.checkpoint_beside && options_.checkpoint_every > 0;
+  if (options_.optimizer == "muon" && options_.save_checkpoint && beside) {
+    log::info(
+        "--optimizer muon: training waits for each checkpoint, because Muon cannot be saved "
+        "beside training");
+  }
+  std::istringstream table(engine_.memory().to_string());
+  for (std::string line; std::getline(table, line);) log::info("{}", line);
+}
+
+void Reporting::tell_dry_run(Batches& batches) const {
+  if (world_.rank() != 0) return;
+  tell_plan();
+  // The first steps stand for all steps.
+  const std::int64_t sampled = std::min<std::int64_t>(options_.steps, 64);
+  double real = 0, padded = 0, flop = 0;
+  StepPlan plan;
+  for (std::int64_t index = 0; index < sampled; ++index) {
+    plan = batches.step(batches.position(index));
+    real += static_cast<double>(plan.real) / static_cast<double>(sampled);
+    padded += static_cast<double>(plan.padded) / static_cast<double>(sampled);
+    flop += training_flops(setup_.model, plan.lengths) / static_cast<double>(sampled);
+  }
+  const auto steps = static_cast<double>(options_.steps);
+  log::info(
+      "a step: {} samples, {:.0f} tokens and {:.0f} of padding, {:.4g} TFLOP; {} micro batches of "
+      "{} rows on each rank",
+      plan.samples, real, padded, flop * 1e-12, plan.micro_batches, options_.micro_batch);
+  log::info("{} steps: {:.2f} epochs, {:.4g} M tokens, {:.4g} PFLOP", options_.steps,
+            steps / static_cast<double>(batches.steps_per_epoch()), steps * real * 1e-6,
+            steps * flop * 1e-15);
+  log::info("dry run: nothing was trained or written");
+}
+
+// Writes run_args.json, with what was chosen for the run, and config.toml, which repeats it.
+void Reporting::write_arguments() const {
+  auto args = to_json(options_);
+  args["mesh"] = setup_.mesh.to_string();
+  args["world_size"] = world_.size();
+  args["threads"] = setup_.machine.threads;
+  args["mesh_reason"] = setup_.mesh.reason();
+  args["strategy"] = name(setup_.choice.strategy);
+  args["strategy_reason"] = setup_.choice.why;
+  args["plan"] = run_plan(world_, setup_.mesh, setup_.islands, engine_);
+  for (const RunWarning& trap : find_warnings(args, nlohmann::json::object())) {
+    // The findings of the mesh have been logged.
+    if (!trap.id.starts_with("mesh_")) log::warn("{}", to_line(trap));
+  }
+  write_json_atomic(out_ / "run_args.json", args);
+  if (!options_.config_text.empty()) write_file_atomic(out_ / "config.toml", options_.config_text);
+}
+
+// Starts what --metrics-port asks for.
+void Reporting::serve() {
+  if (options_.metrics_port == 0) return;
+  endpoint_.emplace(EndpointOptions{options_.metrics_address, options_.metrics_port,
+                                    run_name(options_), setup_.model.name, options_.steps});
+  log::info("figures for Prometheus at http://{}:{}/metrics", options_.metrics_address,
+            endpoint_->port());
+}
+
+// A log that cannot be written does not end the run.
+void Reporting::step(const StepRecord& record) {
+  metrics_->add(record);
+  if (log_) {
+    const bool written =
+        results_.attempt("steps.jsonl", [&] { log_->add(record, metrics_->base()); });
+    if (!written) log_.reset();
+  }
+  if (endpoint_) endpoint_->step(record, metrics_->base());
+  if (progress_) progress_->step(record, metrics_->running(), metrics_->bad_steps());
+}
+
+// Rank 0 decides, because MFU differs between ranks by rounding. On CPUs a rank's memory contains
+// that of its process.
+std::vector<MissedGate> Reporting::gates(const Summary& summary, std::int64_t device_bytes,
+                                         std::int64_t process_bytes) {
+  const bool host = setup_.machine.device().kind() == atoll::DeviceKind::cpu;
+  const std::int64_t memory = host ? std::max(device_bytes, process_bytes) : device_bytes;
+  const auto missed = missed_gates({options_.min_mfu, options_.max_memory}, summary.speed.mfu,
+                                   static_cast<std::uint64_t>(memory));
+  const std::int64_t mine = missed.empty() ? 0 : missed.front().exit_code;
+  const auto code = static_cast<int>(exchange_numbers(world_, "train/gates", mine).front());
+  if (world_.rank() == 0 || code == 0) return code == 0 ? std::vector<MissedGate>{} : missed;
+  return {{code, "rank 0 missed a limit"}};
+}
+
+void Reporting::finish(const Summary& summary, RunInfo info) {
+  if (world_.rank() != 0) return;
+  end_line();
+  if (options_.steps == 0) return;
+  if (summary.steps == 0) {  // keep the finished run's metrics.json
+    return log::warn(
+        "the checkpoint already has all {} steps, so no step was run; raise "
+        "--steps to continue",
+        options_.steps);
+  }
+  if (summary.timed_steps > 0) log::info("{}", summary_line(summary.speed));
+  const auto shape = engine_.sharding();
+  const bool on_gpu = setup_.memory.kind == atoll::DeviceKind::cuda;
+  info.run_name = run_name(options_);
+  info.model = setup_.model.name;
+  info.dataset = options_.data;
+  info.tokenizer = setup_.tokenizer->name();
+  info.strategy = name(setup_.choice.strategy);
+  info.replicate = shape.replicate;
+  info.shard = shape.shard;
+  info.dtype = options_.dtype;
+  info.fp8 = options_.fp8;
+  info.gpu = on_gpu ? setup_.machine.device().name() : "";
+  info.peak_detail = setup_.machine.peak_detail();
+  const auto planned = static_cast<double>(info.planned_memory_bytes);
+  const auto measured = static_cast<double>(info.device_memory_bytes);
+  log::info(
+      "memory per rank: {:.1f} MB planned, {:.1f} MB allocated at peak ({:+.1f} %); {:.1f} MB "
+      "resident in the process, shared pages divided among its users",
+      planned * 1e-6, measured * 1e-6, 100 * (measured / planned - 1),
+      static_cast<double>(info.proportional_memory_bytes) * 1e-6);
+  results_.attempt("metrics.json", [&] {
+    write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), summary));
+  });
+}
+
+// Logs the known warnings that the figures of the run show, and writes report.html. A failure is a
+// warning, because it must not fail a run that has trained.
+void Reporting::write_page() const noexcept {
+  try {
+    const page::RunFiles run = page::read_run(out_);
+    const auto known = find_warnings(run.args, nlohmann::json::object());
+    for (const RunWarning& trap : find_warnings(run.args, run.metrics)) {
+      if (std::ranges::find(known, trap.id, &RunWarning::id) == known.end()) {
+        log::warn("{}", to_line(trap));
+      }
+    }
+    log::info("report of the run in {}", page::write_report(out_).string());
+  } catch (const std::exception& error) {
+    log::warn("no report.html: {}", text_of(error));
+  }
+}
+
+}  // namespace train

@@ -1,0 +1,65 @@
+#include "loop/saving.hpp"
+
+#include <utility>
+
+#include "loop/checkpoints.hpp"
+#include "loop/resume.hpp"
+#include "report/log.hpp"
+
+namespace train {
+
+bool Saving::due_after(std::int64_t done) const {
+  if (!options_.save_checkpoint) return false;
+  const bool due = options_.checkpoint_every > 0 && done % options_.checkpoint_every == 0;
+  return due || done == options_.steps;
+}
+
+void Saving::save(std::int64_t done, bool at_end) {
+  finish();
+  done_ = done;
+  since_ = Clock::now();
+  ++begun_;
+  const bool begun = reporting_.results().attempt("checkpoint", [&] {
+    const auto folder = checkpoint_folder(reporting_.folder(), done);
+    Extra extra = recorded_by(same_run_, done);
+    if (at_end || !options_.checkpoint_beside) {
+      optimizer_.save(folder, std::move(extra));
+    } else {
+      pending_ = optimizer_.save_beside(folder, std::move(extra));
+    }
+  });
+  stall_of_newest_ = seconds_since(since_);
+  between_steps_ += stall_of_newest_;
+  if (pending_) return;
+  stopping_.limit().add_save(seconds_since(since_));
+  if (begun) keep_newest();
+}
+
+void Saving::finish() {
+  if (!pending_) return;
+  const auto begin = Clock::now();
+  std::optional<atoll::fsdp::PendingSave> pending = std::exchange(pending_, std::nullopt);
+  const double of_steps = pending->stalled_seconds();
+  const bool saved = reporting_.results().attempt("checkpoint", [&] { pending->finish(); });
+  const double here = seconds_since(begin);
+  stall_of_newest_ += of_steps + here;
+  between_steps_ += here;
+  within_steps_ += of_steps;
+  stopping_.limit().add_save(seconds_since(since_));
+  if (saved) keep_newest();
+}
+
+// After a save: rank 0 points the link to it and deletes old checkpoints.
+void Saving::keep_newest() {
+  saved_ = true;
+  if (world_.rank() != 0) return;
+  reporting_.results().attempt("old checkpoints", [&] {
+    link_newest(reporting_.folder(), done_);
+    delete_old_checkpoints(reporting_.folder(), options_.keep_last, options_.keep_every);
+  });
+  reporting_.end_line();
+  log::info("the checkpoint of step {} took {:.2f} s and stalled training for {:.3f} s", done_,
+            seconds_since(since_), stall_of_newest_);
+}
+
+}  // namespace train

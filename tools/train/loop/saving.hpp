@@ -1,0 +1,64 @@
+// Saves the checkpoints of a run: beside training where that is possible.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "atoll/checkpoint.hpp"
+#include "loop/clock.hpp"
+#include "loop/optimizer.hpp"
+#include "loop/reporting.hpp"
+#include "loop/stopping.hpp"
+
+namespace train {
+
+// Every call is collective, and no pass may be open in save() and finish().
+class Saving {
+ public:
+  // `same_run` is what every checkpoint of the run records. The others must outlive this object.
+  Saving(atoll::World& world, const RunOptions& options, nlohmann::json same_run,
+         RunOptimizer& optimizer, Reporting& reporting, Stopping& stopping)
+      : world_(world),
+        options_(options),
+        same_run_(std::move(same_run)),
+        optimizer_(optimizer),
+        reporting_(reporting),
+        stopping_(stopping) {}
+
+  bool due_after(std::int64_t done) const;
+  // Saves after `done` steps: at once at the end of the run, otherwise beside training. If a save
+  // fails, the run goes on: the checkpoint before is whole, and a later save may succeed.
+  void save(std::int64_t done, bool at_end);
+  // Completes the save beside training, if there is one.
+  void finish();
+
+  bool is_beside() const noexcept { return pending_.has_value(); }
+  // Whether this rank has written its file of the save beside training.
+  bool is_written() const { return !pending_ || pending_->written(); }
+  bool has_checkpoint() const noexcept { return saved_; }
+  std::int64_t begun() const noexcept { return begun_; }
+  // Seconds that training has waited for saves between steps, and with the waits within steps.
+  double stall_between_steps() const noexcept { return between_steps_; }
+  double stall() const noexcept { return between_steps_ + within_steps_; }
+
+ private:
+  void keep_newest();
+
+  atoll::World& world_;
+  const RunOptions& options_;
+  nlohmann::json same_run_;
+  RunOptimizer& optimizer_;
+  Reporting& reporting_;
+  Stopping& stopping_;
+  std::int64_t done_ = 0;  // steps of the newest save
+  Clock::time_point since_;
+  double stall_of_newest_ = 0;
+  double between_steps_ = 0, within_steps_ = 0;
+  std::int64_t begun_ = 0;
+  bool saved_ = false;
+  std::optional<atoll::fsdp::PendingSave> pending_;
+};
+
+}  // namespace train
