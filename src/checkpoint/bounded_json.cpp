@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/error.hpp"
-#include "core/terminal_safe.hpp"
+#include "checkpoint/files.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -47,9 +46,7 @@ class DocumentEvents {
 
  private:
   [[noreturn]] void fail(std::uint64_t position, const std::string& what) const {
-    throw Error(ErrorCode::bad_data,
-                terminal_safe(fmt::format("{}: byte {}: {}", file_.string(),
-                                          limits_.first_byte + position, what)));
+    throw bad(file_, "byte {}: {}", limits_.first_byte + position, what);
   }
   // Returns the place of the new value.
   Json& place(Json value) {

@@ -10,16 +10,13 @@
 #include "checkpoint/files.hpp"
 #include "checkpoint/folder.hpp"
 #include "checkpoint/index.hpp"
-#include "checkpoint/saved_settings.hpp"
 #include "checkpoint/shards.hpp"
 #include "checkpoint/together.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/parse.hpp"
 #include "core/terminal_safe.hpp"
-#include "device/cpu/kernels.hpp"
 #include "fsdp/pass_state.hpp"
-#include "fsdp/segment_values.hpp"
 #include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -40,9 +37,8 @@ void check_states(const json& index, const json& expected, const fs::path& file)
   const auto check = [&](const json& some, const json& others, std::string_view text) {
     for (const json& state : some) {
       if (std::ranges::find(others, state) != others.end()) continue;
-      throw Error(ErrorCode::mismatch,
-                  terminal_safe(fmt::format("{}: the state {} {}; {}", file.string(), state.dump(),
-                                            text, weights_alone)));
+      throw file_error(ErrorCode::mismatch, file, "the state {} {}; {}", state.dump(), text,
+                       weights_alone);
     }
   };
   check(theirs, ours, "is in the checkpoint, but Engine::add_state() has not added it");
@@ -54,24 +50,21 @@ void check_states(const json& index, const json& expected, const fs::path& file)
   for (const json& state : ours) {
     const auto name = state.get<std::string>();
     if (stored.value(name, json()) == wanted.value(name, json())) continue;
-    throw Error(ErrorCode::mismatch,
-                terminal_safe(fmt::format("{}: the state {} has another number of elements in the "
-                                          "checkpoint than Engine::add_state() got; {}",
-                                          file.string(), state.dump(), weights_alone)));
+    throw file_error(ErrorCode::mismatch, file,
+                     "the state {} has another number of elements in the checkpoint than "
+                     "Engine::add_state() got; {}",
+                     state.dump(), weights_alone);
   }
 }
 
 // Throws Error(mismatch) unless checkpoint and engine have the same names and shapes of units and
 // parameters. The number of shards, dtypes and frozen parameters may differ.
 void check_layout(const json& index, const json& expected, const fs::path& file) {
-  const auto mismatch = [&](const std::string& what) {
-    throw Error(ErrorCode::mismatch, terminal_safe(fmt::format("{}: {}", file.string(), what)));
-  };
   const json &theirs = index.at("units"), &ours = expected.at("units");
   const auto compare = [&](const std::string& what, const json& stored, const json& wanted) {
     if (stored == wanted) return;
-    mismatch(fmt::format("{}: {} in the checkpoint, {} in the model", what, stored.dump(),
-                         wanted.dump()));
+    throw file_error(ErrorCode::mismatch, file, "{}: {} in the checkpoint, {} in the model", what,
+                     stored.dump(), wanted.dump());
   };
   // Compares names before counts, because a name shows which unit is additional or absent.
   for (std::size_t u = 0; u < std::min(ours.size(), theirs.size()); ++u) {
@@ -89,9 +82,9 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
   }
   compare("the number of units", theirs.size(), ours.size());
   if (index.at("optimizer") != expected.at("optimizer"))
-    mismatch(fmt::format("the optimizer: {} in the checkpoint, {} in the job; {}",
-                         index.at("optimizer").dump(), expected.at("optimizer").dump(),
-                         weights_alone));
+    throw file_error(ErrorCode::mismatch, file,
+                     "the optimizer: {} in the checkpoint, {} in the job; {}",
+                     index.at("optimizer").dump(), expected.at("optimizer").dump(), weights_alone);
   check_states(index, expected, file);
 }
 
@@ -130,6 +123,10 @@ Moments moments_of(const Optimizer* optimizer, const Segment& segment) {
   return {first.part(begin, segment.count), second.part(begin, segment.count)};
 }
 
+// Elements that are read at once. Pieces this small stay in the cache between the file and the
+// device.
+constexpr std::uint64_t most_read = std::uint64_t{1} << 18;
+
 // Copies parts of a checkpoint to the memory of an engine.
 class ShardReader {
  public:
@@ -137,99 +134,70 @@ class ShardReader {
       : file_(folder / "index.json"),
         index_(index),
         shards_(folder, index),
-        stream_(engine.scheduler().stream(Lane::gather)),
-        writer_(stream_) {}
+        writer_(engine.scheduler().stream(Lane::gather)) {}
 
   // Fills the parameters, moments and states of a segment.
-  void read(const Segment& segment, Engine& engine, const Optimizer* optimizer);
+  void read(const Segment& segment, Engine& engine, const Optimizer* optimizer) {
+    const UnitState& unit = state_of(*segment.unit);
+    const std::size_t param = unit.find(segment.param->name);
+    const StoredParam stored = stored_param(index_.content.at("units").at(unit.index), param,
+                                            segment.param->count(), index_.shards, file_);
+    const BucketSlot part{stored.offset + segment.first, segment.count};
+    // The checkpoint has no moments and states for parameters that were frozen: these begin at 0.
+    const bool was_frozen = stored.bucket.starts_with("frozen ");
+    const auto clear = [&](const View& into) {
+      values_.assign(into.count, 0.0f);
+      writer_.write(into, values_);
+    };
+    const auto fill = [&](std::string_view what, const View& into) {
+      if (was_frozen) return clear(into);
+      read(tensor_name(stored.unit, stored.bucket, what), stored.elements, part,
+           [&](std::uint64_t at) { writer_.write(into.part(at, values_.size()), values_); });
+    };
+    read(tensor_name(stored.unit, stored.bucket, "weights"), stored.elements, part,
+         [&](std::uint64_t at) { writer_.write(segment, at, values_); });
+    const auto [first, second] = moments_of(optimizer, segment);
+    if (first.count) fill("moment1", first);
+    if (second.count) fill("moment2", second);
+    if (segment.gradient.count == 0) return;
+    for (const auto& [state, own] : EngineAccess::setup(engine).states) {
+      const View into = engine.state(segment, state);
+      if (own.wholes.empty()) {
+        fill(state_tensor(state), into);
+      } else if (was_frozen) {
+        clear(into);
+      } else if (into.count > 0) {
+        read_whole(whole_tensor(stored.unit, segment.param->name, state), stored, into);
+      }
+    }
+  }
 
  private:
-  void read_weights(const StoredParam& stored, const Segment& segment);
-  void read_whole(const std::string& tensor, const StoredParam& stored, View into);
-  void copy(View part);  // from values_
-  void read(const std::string& tensor, const StoredParam& stored, std::uint64_t first, View into);
+  // Reads a part of a flat tensor of `elements` elements in pieces to values_, and calls write(at)
+  // for each piece, which begins at element `at` of the part.
+  template <class Write>
+  void read(const std::string& tensor, std::uint64_t elements, BucketSlot part,
+            const Write& write) {
+    for (std::uint64_t at = 0; at < part.count; at += most_read) {
+      values_.resize(std::min(most_read, part.count - at));
+      shards_.read(tensor, elements, part.offset + at, values_);
+      write(at);
+    }
+  }
+
+  // The shard with the first element of the parameter has the whole state.
+  void read_whole(const std::string& tensor, const StoredParam& stored, View into) {
+    values_.resize(into.count);
+    shards_.read_whole(tensor, stored.offset / (stored.elements / index_.shards), values_);
+    writer_.write(into, values_);
+  }
 
   fs::path file_;
   const CheckpointIndex& index_;
   StoredShards shards_;
-  Stream& stream_;
   SegmentWriter writer_;
   std::vector<float> values_;
-  std::vector<std::byte> bytes_;
 };
-
-// Elements that are read at once. Pieces this small stay in the cache between the file and the
-// device.
-constexpr std::uint64_t most_read = std::uint64_t{1} << 18;
-
-void ShardReader::read_weights(const StoredParam& stored, const Segment& segment) {
-  const std::string tensor = tensor_name(stored.unit, stored.bucket, "weights");
-  for (std::uint64_t at = 0; at < segment.count; at += most_read) {
-    values_.resize(std::min(most_read, segment.count - at));
-    shards_.read(tensor, stored.elements, stored.offset + segment.first + at, values_);
-    writer_.write(segment, at, values_);
-  }
-}
-
-void ShardReader::read(const std::string& tensor, const StoredParam& stored, std::uint64_t first,
-                       View into) {
-  for (std::uint64_t at = 0; at < into.count; at += most_read) {
-    const View part = into.part(at, std::min(most_read, into.count - at));
-    values_.resize(part.count);
-    shards_.read(tensor, stored.elements, stored.offset + first + at, values_);
-    copy(part);
-  }
-}
-
-void ShardReader::copy(View part) {
-  const void* source = values_.data();
-  if (part.dtype != DType::f32) {
-    bytes_.resize(part.bytes());
-    cpu::cast({bytes_.data(), part.count, part.dtype}, values_);
-    source = bytes_.data();
-  }
-  stream_.copy(part.data, source, part.bytes());
-  stream_.synchronize();
-}
-
-// The shard with the first element of the parameter has the whole state.
-void ShardReader::read_whole(const std::string& tensor, const StoredParam& stored, View into) {
-  values_.resize(into.count);
-  shards_.read_whole(tensor, stored.offset / (stored.elements / index_.shards), values_);
-  copy(into);
-}
-
-void ShardReader::read(const Segment& segment, Engine& engine, const Optimizer* optimizer) {
-  const UnitState& unit = state_of(*segment.unit);
-  const std::size_t param = unit.find(segment.param->name);
-  const StoredParam stored = stored_param(index_.content.at("units").at(unit.index), param,
-                                          segment.param->count(), index_.shards, file_);
-  // The checkpoint has no moments and states for parameters that were frozen: these begin at 0.
-  const bool was_frozen = stored.bucket.starts_with("frozen ");
-  const auto clear = [&](const View& into) {
-    values_.assign(into.count, 0.0f);
-    copy(into);
-  };
-  const auto fill = [&](std::string_view what, const View& into) {
-    if (was_frozen) return clear(into);
-    read(tensor_name(stored.unit, stored.bucket, what), stored, segment.first, into);
-  };
-  read_weights(stored, segment);
-  const auto [first, second] = moments_of(optimizer, segment);
-  if (first.count) fill("moment1", first);
-  if (second.count) fill("moment2", second);
-  if (segment.gradient.count == 0) return;
-  for (const auto& [state, own] : EngineAccess::setup(engine).states) {
-    const View into = engine.state(segment, state);
-    if (own.wholes.empty()) {
-      fill(state_tensor(state), into);
-    } else if (was_frozen) {
-      clear(into);
-    } else if (into.count > 0) {
-      read_whole(whole_tensor(stored.unit, segment.param->name, state), stored, into);
-    }
-  }
-}
 
 // Throws Error(mismatch) if ranks read different checkpoints. Folders may have different names, as
 // with copies on the disk of each host.
@@ -295,7 +263,8 @@ std::map<std::string, std::string> load_all(const fs::path& wanted, Engine& engi
   const auto read = [&, &folder = folder, &index = index] {
     try {
       check_layout(index.content, describe(engine, optimizer, {}), file);
-      warn_of_other_settings(index.content, EngineAccess::setup(engine), file);
+      const std::string warning = other_settings(index.content, named_settings(engine), file);
+      if (!warning.empty() && ranks.is_first()) log::warn("{}", warning);
       ShardReader reader(folder, index, engine);
       EngineAccess::pass(engine).wait_idle(engine.scheduler().stream(Lane::gather));
       for (const Segment& segment : engine.segments()) {

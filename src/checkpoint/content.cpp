@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/index.hpp"
-#include "checkpoint/saved_settings.hpp"
 #include "core/errors.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
@@ -29,15 +28,16 @@ namespace {
 
 // Adds the states that are not elementwise, of parameters whose first element is in this rank's
 // shard of the bucket.
-void add_wholes(BucketTensors& tensors, const EngineSetup& setup, const UnitState& unit) {
-  const std::uint64_t each = unit.buckets[tensors.bucket].layout.shard_elements();
+void add_wholes(UnitTensors& tensors, std::size_t bucket, const EngineSetup& setup,
+                const UnitState& unit) {
+  const std::uint64_t each = unit.buckets[bucket].layout.shard_elements();
   const auto shard = static_cast<std::uint64_t>(setup.scheduler.shard_index());
   for (const auto& [name, own] : setup.states) {
     if (own.wholes.empty()) continue;
     for (std::size_t p = 0; p < unit.params.size(); ++p) {
-      const auto& [bucket, slot] = unit.locations[p];
+      const auto& [index, slot] = unit.locations[p];
       const View whole = own.wholes[unit.index][p];
-      if (bucket != tensors.bucket || slot.offset / each != shard || whole.count == 0) continue;
+      if (index != bucket || slot.offset / each != shard || whole.count == 0) continue;
       tensors.tensors.emplace_back(whole_tensor(unit.name, unit.params[p].name, name), whole);
     }
   }
@@ -45,31 +45,47 @@ void add_wholes(BucketTensors& tensors, const EngineSetup& setup, const UnitStat
 
 }  // namespace
 
-std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer* optimizer) {
-  std::vector<BucketTensors> all;
-  for (const auto& unit : engine.units()) {
-    const auto& buckets = state_of(*unit).buckets;
-    for (std::size_t b = 0; b < buckets.size(); ++b) {
-      const std::string label = buckets[b].label();
-      BucketTensors one{unit.get(), b, {{"weights", buckets[b].master}}};
+std::vector<UnitTensors> tensors_of(Engine& engine, const Optimizer* optimizer) {
+  const EngineSetup& setup = EngineAccess::setup(engine);
+  std::vector<UnitTensors> all;
+  for (const auto& entry : setup.units) {
+    const UnitState& unit = state_of(*entry);
+    UnitTensors& one = all.emplace_back();
+    one.unit = unit.index;
+    for (std::size_t b = 0; b < unit.buckets.size(); ++b) {
+      const UnitBucket& bucket = unit.buckets[b];
+      const auto add = [&](std::string_view what, View view) {
+        one.tensors.emplace_back(tensor_name(unit.name, bucket.label(), what), view);
+      };
+      add("weights", bucket.master);
       const auto [first, second] =
-          optimizer ? EngineAccess::moments(*optimizer, *unit, b) : Moments();
+          optimizer ? EngineAccess::moments(*optimizer, *entry, b) : Moments();
       if (first.count) {
-        one.tensors.emplace_back("moment1", first);
-        one.tensors.emplace_back("moment2", second);
+        add("moment1", first);
+        add("moment2", second);
       }
-      if (buckets[b].trainable) {
-        for (const auto& [state, own] : EngineAccess::setup(engine).states) {
-          if (own.parts.empty()) continue;
-          one.tensors.emplace_back(state_tensor(state), own.parts[state_of(*unit).index][b]);
-        }
+      for (const auto& [state, own] : setup.states) {
+        if (bucket.trainable && !own.parts.empty())
+          add(state_tensor(state), own.parts[unit.index][b]);
       }
-      for (auto& [name, view] : one.tensors) name = tensor_name(unit->name(), label, name);
-      add_wholes(one, EngineAccess::setup(engine), state_of(*unit));
-      all.push_back(std::move(one));
+      add_wholes(one, b, setup, unit);
     }
   }
   return all;
+}
+
+NamedSettings named_settings(const Engine& engine) {
+  NamedSettings named;
+  auto settings = EngineAccess::setup(engine).settings.begin();
+  for (const auto& unit : engine.units()) {
+    for (const ParamSpec& param : unit->params()) {
+      if (settings == EngineAccess::setup(engine).settings.end()) return named;
+      if (param.trainable)
+        named.emplace_back(fmt::format("{}.{}", unit->name(), param.name), *settings);
+      ++settings;
+    }
+  }
+  return named;
 }
 
 std::string_view kind_of(const Optimizer* optimizer) {
@@ -105,7 +121,7 @@ json describe(Engine& engine, const Optimizer* optimizer,
           {"optimizer", kind_of(optimizer)},
           {"states", std::move(states)},
           {"state_elements", std::move(counts)},
-          {"settings", describe_settings(EngineAccess::setup(engine))},
+          {"settings", describe_settings(named_settings(engine))},
           {"steps", optimizer ? optimizer->steps() : 0},
           {"units", std::move(units)},
           {"extra", extra}};

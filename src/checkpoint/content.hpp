@@ -5,20 +5,14 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
+#include "checkpoint/live_save.hpp"
+#include "checkpoint/saved_settings.hpp"
 
 namespace atoll_v1::atoll::fsdp {
-
-// The flat tensors of one bucket, each with its name in the file, in the order of the file.
-struct BucketTensors {
-  const Unit* unit;
-  std::size_t bucket;
-  std::vector<std::pair<std::string, View>> tensors;
-};
 
 std::string tensor_name(std::string_view unit, std::string_view bucket, std::string_view what);
 std::string state_tensor(std::string_view state);
@@ -28,7 +22,10 @@ std::string whole_tensor(std::string_view unit, std::string_view param, std::str
 // In the functions below, `optimizer` is null if the caller brings its own optimizer.
 
 // The tensors of this rank, in the order of units and their buckets.
-std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer* optimizer);
+std::vector<UnitTensors> tensors_of(Engine& engine, const Optimizer* optimizer);
+
+// The settings that the optimizer has declared.
+NamedSettings named_settings(const Engine& engine);
 
 // Returns the kind of the optimizer; "own" if the caller brings its own.
 std::string_view kind_of(const Optimizer* optimizer);

@@ -9,9 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/errors.hpp"
 #include "core/size_signal_block.hpp"
-#include "core/terminal_safe.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -19,8 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail_io(const fs::path& path, std::string_view what) {
-  throw make_error(ErrorCode::io, "{}: cannot {}: {}", terminal_safe(path.string()), what,
-                   std::strerror(errno));
+  throw file_error(ErrorCode::io, path, "cannot {}: {}", what, std::strerror(errno));
 }
 
 std::string_view kind_of(mode_t mode) noexcept {
@@ -37,8 +34,7 @@ net::Fd open_regular(const fs::path& path, std::uint64_t& size) {
   if (!file) fail_io(path, "open");
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_io(path, "examine");
-  require(S_ISREG(status.st_mode), ErrorCode::io, "{}: not a regular file, but {}",
-          terminal_safe(path.string()), kind_of(status.st_mode));
+  require_io(S_ISREG(status.st_mode), path, "not a regular file, but {}", kind_of(status.st_mode));
   size = static_cast<std::uint64_t>(status.st_size);
   return file;
 }

@@ -8,12 +8,32 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/errors.hpp"
 #include "core/socket.hpp"
 #include "core/terminal_safe.hpp"
 
 namespace atoll_v1::atoll::fsdp {
+
+// An error that names a file.
+template <class... Args>
+Error file_error(ErrorCode code, const std::filesystem::path& file,
+                 fmt::format_string<Args...> text, Args&&... args) {
+  return {code, terminal_safe(fmt::format("{}: {}", file.string(),
+                                          fmt::format(text, std::forward<Args>(args)...)))};
+}
+// The same for the content of a file.
+template <class... Args>
+Error bad(const std::filesystem::path& file, fmt::format_string<Args...> text, Args&&... args) {
+  return file_error(ErrorCode::bad_data, file, text, std::forward<Args>(args)...);
+}
+// Throws Error(io) that names the file, unless `condition` is true.
+template <class... Args>
+void require_io(bool condition, const std::filesystem::path& file, fmt::format_string<Args...> text,
+                Args&&... args) {
+  if (!condition) throw file_error(ErrorCode::io, file, text, std::forward<Args>(args)...);
+}
 
 // Calls `call`, and throws Error(io) with path and reason for the errors of std::filesystem, whose
 // own texts have several forms.
@@ -22,8 +42,7 @@ void filesystem(const Call& call) {
   try {
     call();
   } catch (const std::filesystem::filesystem_error& error) {
-    throw make_error(ErrorCode::io, "{}: {}", terminal_safe(error.path1().string()),
-                     error.code().message());
+    throw file_error(ErrorCode::io, error.path1(), "{}", error.code().message());
   }
 }
 

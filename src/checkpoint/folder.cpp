@@ -50,23 +50,20 @@ bool is_checkpoint_file(const std::string& name) {
 }
 
 void check_replaceable(const fs::path& folder) {
-  require(fs::is_directory(folder), ErrorCode::io,
-          "{}: exists and is not a folder, so no checkpoint can replace it",
-          terminal_safe(folder.string()));
+  require_io(fs::is_directory(folder), folder,
+             "exists and is not a folder, so no checkpoint can replace it");
   bool has_index = false, has_shard = false;
   for (const std::string& name : names_in(folder)) {
-    require(
-        is_checkpoint_file(name), ErrorCode::io,
-        "{}: contains {}, which is not a file of a checkpoint, so no checkpoint can replace the "
-        "folder: move the file, or save to another folder",
-        terminal_safe(folder.string()), terminal_safe(name));
+    require_io(is_checkpoint_file(name), folder,
+               "contains {}, which is not a file of a checkpoint, so no checkpoint can replace the "
+               "folder: move the file, or save to another folder",
+               name);
     (name == "index.json" ? has_index : has_shard) = true;
   }
-  require(has_index == has_shard, ErrorCode::io,
-          "{}: contains {}, and thus is not a checkpoint, so no checkpoint can replace it: delete "
-          "the folder, or save to another folder",
-          terminal_safe(folder.string()),
-          has_index ? "index.json without shard files" : "shard files without index.json");
+  require_io(has_index == has_shard, folder,
+             "contains {}, and thus is not a checkpoint, so no checkpoint can replace it: delete "
+             "the folder, or save to another folder",
+             has_index ? "index.json without shard files" : "shard files without index.json");
 }
 
 bool is_same_file(const net::Fd& a, const struct stat& b) {
@@ -108,24 +105,22 @@ net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) 
   const bool is_in_use =
       error == EWOULDBLOCK || error == ENOENT ||
       (error == 0 && (::stat(path.c_str(), &status) != 0 || !is_same_file(file, status)));
-  require(
-      !is_in_use, ErrorCode::io,
-      "{}: another engine saves to this folder, or has saved to it: each engine needs a separate "
-      "folder",
-      terminal_safe(folder.string()));
+  require_io(
+      !is_in_use, folder,
+      "another engine saves to this folder, or has saved to it: each engine needs a separate "
+      "folder");
   if (error == 0) return file;
-  require(error != EMFILE && error != ENFILE, ErrorCode::io, "{}: cannot open this folder: {}",
-          terminal_safe(path.string()), std::strerror(error));
+  require_io(error != EMFILE && error != ENFILE, path, "cannot open this folder: {}",
+             std::strerror(error));
   warn_without_locks(path, error);
   return {};
 }
 
 // A link in place of partial_of(folder) can lead to files of the user.
 void check_no_link(const fs::path& partial) {
-  require(!fs::is_symlink(fs::symlink_status(partial)), ErrorCode::io,
-          "{}: is a symbolic link, but save() makes and deletes a folder of this name: delete the "
-          "link",
-          terminal_safe(partial.string()));
+  require_io(!fs::is_symlink(fs::symlink_status(partial)), partial,
+             "is a symbolic link, but save() makes and deletes a folder of this name: delete the "
+             "link");
 }
 
 // Removes the folder. Another rank may be making a file in it at this moment, which keeps it alive
@@ -152,8 +147,7 @@ fs::path without_link(const fs::path& wanted) {
   fs::path folder = without_slash(wanted);
   filesystem([&] {
     for (int links = 0; fs::is_symlink(fs::symlink_status(folder)); ++links) {
-      require(links < most_links, ErrorCode::io, "{}: the symbolic links lead to each other",
-              terminal_safe(wanted.string()));
+      require_io(links < most_links, wanted, "the symbolic links lead to each other");
       folder = without_slash(folder.parent_path() / fs::read_symlink(folder));
     }
   });
@@ -174,8 +168,7 @@ SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move
     }
     // Without a descriptor for the lock, the new folder would stay behind.
     net::Fd spare(::open("/", O_RDONLY | O_CLOEXEC | O_DIRECTORY));
-    require(static_cast<bool>(spare), ErrorCode::io, "{}: cannot open a folder: {}",
-            terminal_safe(partial.string()), std::strerror(errno));
+    require_io(static_cast<bool>(spare), partial, "cannot open a folder: {}", std::strerror(errno));
     check_no_link(partial);
     fs::create_directories(partial);
     spare.reset();

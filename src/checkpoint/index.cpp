@@ -6,12 +6,9 @@
 #include <optional>
 #include <utility>
 
-#include "atoll/error.hpp"
 #include "checkpoint/bounded_json.hpp"
 #include "checkpoint/digests.hpp"
 #include "checkpoint/files.hpp"
-#include "core/errors.hpp"
-#include "core/terminal_safe.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -114,9 +111,8 @@ bool check_version(const json& content, const fs::path& file) {
   if (is_ours && is("version", checkpoint_version)) return true;
   // An index that contains a digest is not of version 2, but damaged.
   if (is_ours && is("version", 2) && !content.contains("digest")) return false;
-  throw Error(ErrorCode::mismatch,
-              terminal_safe(fmt::format("{}: not a checkpoint of version 2 or {}", file.string(),
-                                        checkpoint_version)));
+  throw file_error(ErrorCode::mismatch, file, "not a checkpoint of version 2 or {}",
+                   checkpoint_version);
 }
 
 }  // namespace
@@ -155,8 +151,8 @@ CheckpointIndex parse_index(std::string_view text, const fs::path& file) {
 
 CheckpointIndex read_index(const fs::path& file) {
   std::error_code missing;
-  require(fs::exists(file, missing), ErrorCode::io, "{}: not a checkpoint: it has no index.json",
-          terminal_safe(file.parent_path().string()));
+  require_io(fs::exists(file, missing), file.parent_path(),
+             "not a checkpoint: it has no index.json");
   std::uint64_t size = 0;
   { open_regular(file, size); }
   if (size > max_index_bytes)

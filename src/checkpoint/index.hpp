@@ -2,18 +2,12 @@
 // files. It is untrusted. Entries that are not named here are allowed; their readers check them.
 #pragma once
 
-#include <fmt/core.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
-
-#include "core/errors.hpp"
-#include "core/terminal_safe.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -37,13 +31,6 @@ struct CheckpointIndex {
 
   bool has_digests() const noexcept { return !save.empty(); }
 };
-
-// An error that names a file.
-template <class... Args>
-Error bad(const std::filesystem::path& file, fmt::format_string<Args...> text, Args&&... args) {
-  return {ErrorCode::bad_data,
-          terminal_safe(file.string() + ": " + fmt::format(text, std::forward<Args>(args)...))};
-}
 
 // Returns the text of index.json for `content`, with the entries "save", "files" and "digest",
 // which is the digest of the text itself.

@@ -8,7 +8,7 @@
 #include "checkpoint/safetensors.hpp"
 #include "core/errors.hpp"
 #include "core/limits.hpp"
-#include "fsdp/setup.hpp"
+#include "world/process_failure.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -24,20 +24,17 @@ std::byte* at(const Buffer& buffer, std::uint64_t offset) {
 
 }  // namespace
 
-LiveSave::LiveSave(std::filesystem::path folder, std::vector<BucketTensors> tensors,
+LiveSave::LiveSave(std::filesystem::path folder, std::vector<UnitTensors> tensors,
                    ShardIdentity identity, const Device& device, Stream stream, Limits limits)
     : folder_(std::move(folder)),
       identity_(std::move(identity)),
       stream_(std::move(stream)),
       device_(device),
       limits_(limits) {
-  for (BucketTensors& bucket : tensors) {
-    const std::size_t unit = state_of(*bucket.unit).index;
-    if (parts_.empty() || parts_.back().unit != unit) parts_.emplace_back().unit = unit;
-    for (auto& tensor : bucket.tensors) {
-      parts_.back().bytes += tensor.second.bytes();
-      parts_.back().tensors.push_back(std::move(tensor));
-    }
+  for (UnitTensors& unit : tensors) {
+    Part& part = parts_.emplace_back();
+    static_cast<UnitTensors&>(part) = std::move(unit);
+    for (const auto& [name, view] : part.tensors) part.bytes += view.bytes();
   }
   thread_ = start_thread([this] { run(); });
 }

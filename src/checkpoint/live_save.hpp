@@ -13,11 +13,16 @@
 #include <vector>
 
 #include "atoll/device.hpp"
-#include "checkpoint/content.hpp"
 #include "checkpoint/shards.hpp"
 #include "fsdp/setup.hpp"
 
 namespace atoll_v1::atoll::fsdp {
+
+// The flat tensors of one unit, each with its name in the file, in the order of the file.
+struct UnitTensors {
+  std::size_t unit = 0;
+  std::vector<std::pair<std::string, View>> tensors{};
+};
 
 // A thread reads the tensors unit by unit from the memory that the optimizer updates, and writes
 // them. If the optimizer would update a unit that is not yet written, the unit is copied first, and
@@ -35,9 +40,9 @@ class LiveSave final : public LiveReader {
     bool decides_early = false;     // in before_update(), as for GPUs
   };
 
-  // Reads `tensors` behind the work that `stream` waits for. The memory of the tensors and the
-  // units must outlive this object.
-  LiveSave(std::filesystem::path folder, std::vector<BucketTensors> tensors, ShardIdentity identity,
+  // Reads `tensors` behind the work that `stream` waits for. The memory of the tensors must outlive
+  // this object.
+  LiveSave(std::filesystem::path folder, std::vector<UnitTensors> tensors, ShardIdentity identity,
            const Device& device, Stream stream, Limits limits);
   LiveSave(const LiveSave&) = delete;
   LiveSave& operator=(const LiveSave&) = delete;
@@ -54,9 +59,7 @@ class LiveSave final : public LiveReader {
   void wait() override;
 
  private:
-  struct Part {  // the tensors of one unit
-    std::size_t unit = 0;
-    std::vector<std::pair<std::string, View>> tensors;
+  struct Part : UnitTensors {
     std::uint64_t bytes = 0;
     enum class State {
       live,    // read from the memory that the optimizer updates

@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +25,11 @@
 
 namespace atoll_v1::atoll::fsdp {
 
+// Returns true for the types that weights may have: f32, bf16 or f16.
+inline bool is_float(DType dtype) noexcept {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
 struct SafetensorsEntry {
   std::string name;
   std::vector<std::uint64_t> shape;
@@ -33,6 +37,31 @@ struct SafetensorsEntry {
   // guarantee alignment to the element size: copy the bytes before use.
   ConstView data;
 };
+
+inline constexpr std::string_view safetensors_metadata_key = "__metadata__";
+inline constexpr std::uint64_t safetensors_length_bytes = 8;
+
+// The header of a file.
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;  // in the order of their data in the file
+  std::map<std::string, std::string, std::less<>> metadata;
+  std::uint64_t data_begin = 0;  // offset of the first byte of data in the file
+
+  struct Name {
+    std::uint64_t digest;
+    std::uint32_t entry;
+  };
+  std::vector<Name> names;  // of all entries, sorted by digest
+
+  // Returns null if there is no tensor with this name.
+  const SafetensorsEntry* find(std::string_view name) const noexcept;
+};
+
+// Parses and checks the header at the start of a file's bytes, in time and memory that grow
+// linearly with its length. Entries point into `file`. Throws the errors of
+// SafetensorsFile::open(), which name `path`.
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file,
+                                    const std::filesystem::path& path);
 
 // How a file will be read. If `parts`, only what is asked for is read from the disk.
 enum class FileReads {
@@ -49,23 +78,34 @@ class SafetensorsFile {
                               FileReads reads = FileReads::whole);
   // Starts to read a part of bytes() from the disk in large pieces. Without it, a file that is read
   // by parts is read page by page.
-  void fetch(std::span<const std::byte> part) const noexcept;
+  void fetch(std::span<const std::byte> part) const noexcept { content_->mapping.fetch(part); }
 
   // Returns all tensors in the order of their data in the file.
-  std::span<const SafetensorsEntry> tensors() const noexcept;
+  std::span<const SafetensorsEntry> tensors() const noexcept { return content_->header.entries; }
   // find() returns null, and at() throws Error(not_found), when there is no tensor with this name.
-  const SafetensorsEntry* find(std::string_view name) const noexcept;
+  const SafetensorsEntry* find(std::string_view name) const noexcept {
+    return content_->header.find(name);
+  }
   const SafetensorsEntry& at(std::string_view name) const;
-  const std::map<std::string, std::string, std::less<>>& metadata() const noexcept;
-  const std::filesystem::path& path() const noexcept;
+  const std::map<std::string, std::string, std::less<>>& metadata() const noexcept {
+    return content_->header.metadata;
+  }
+  const std::filesystem::path& path() const noexcept { return content_->path; }
   // The bytes of the whole file, and of its header with the length.
-  std::span<const std::byte> bytes() const noexcept;
-  std::span<const std::byte> header_bytes() const noexcept;
+  std::span<const std::byte> bytes() const noexcept { return content_->mapping.bytes(); }
+  std::span<const std::byte> header_bytes() const noexcept {
+    return bytes().first(content_->header.data_begin);
+  }
 
  private:
-  struct Impl;
-  explicit SafetensorsFile(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
-  std::shared_ptr<const Impl> impl_;
+  struct Content {
+    explicit Content(const std::filesystem::path& file) : path(file), mapping(file) {}
+    std::filesystem::path path;
+    Mapping mapping;
+    SafetensorsHeader header;
+  };
+  explicit SafetensorsFile(std::shared_ptr<const Content> content) : content_(std::move(content)) {}
+  std::shared_ptr<const Content> content_;
 };
 
 struct SafetensorsDeclaration {
@@ -73,9 +113,6 @@ struct SafetensorsDeclaration {
   DType dtype = DType::f32;
   std::vector<std::uint64_t> shape;
 };
-
-// Returns the dtype with this name in a header, or nothing if DType has no value for it.
-std::optional<DType> safetensors_dtype(std::string_view name) noexcept;
 
 // Whether a file contains the digests of its tensors' blocks (digests.hpp), as the metadata
 // "xxh3_64:NAME" of each tensor NAME.

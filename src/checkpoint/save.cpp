@@ -13,7 +13,6 @@
 #include "checkpoint/folder.hpp"
 #include "checkpoint/index.hpp"
 #include "checkpoint/live_save.hpp"
-#include "checkpoint/safetensors.hpp"
 #include "checkpoint/shards.hpp"
 #include "checkpoint/together.hpp"
 #include "core/errors.hpp"
@@ -29,29 +28,6 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 using Extra = std::map<std::string, std::string>;
-
-// Writes the file of this rank's shard.
-void write_shard(const fs::path& folder, Engine& engine, const std::vector<BucketTensors>& buckets,
-                 const ShardIdentity& identity) {
-  std::vector<SafetensorsDeclaration> declared;
-  for (const auto& bucket : buckets) {
-    for (const auto& [name, view] : bucket.tensors)
-      declared.push_back({name, view.dtype, {view.count}});
-  }
-  SafetensorsWriter writer(shard_path(folder, identity.shard, identity.shards), declared,
-                           shard_metadata(identity), StoredDigests::blocks);
-  Stream& stream = engine.scheduler().stream(Lane::gather);
-  std::vector<std::byte> bytes;
-  for (const auto& bucket : buckets) {
-    for (const auto& [name, view] : bucket.tensors) {
-      bytes.resize(view.bytes());
-      stream.copy(bytes.data(), view.data, view.bytes());
-      stream.synchronize();
-      writer.write(bytes);
-    }
-  }
-  writer.close();
-}
 
 // The index is JSON, which holds UTF-8 only.
 void check_extra(std::string_view call, const Extra& extra) {
@@ -119,12 +95,6 @@ void begin_save(Begun& begun, std::string_view call, const fs::path& wanted, Eng
   });
 }
 
-// Makes `stream` wait until parameters, moments and states have the values to save.
-void wait_values(Engine& engine, Stream& stream) {
-  EngineAccess::gathering(engine).wait_updated(stream);
-  EngineAccess::gathering(engine).wait_written(stream);
-}
-
 // Examines the files that all ranks have written, and writes the index.
 void complete(const fs::path& partial, const json& content, const ShardIdentity& identity) {
   std::vector<ShardFile> files;
@@ -133,34 +103,7 @@ void complete(const fs::path& partial, const json& content, const ShardIdentity&
   write_file(partial / "index.json", index_text(content, identity.save, files));
 }
 
-void save_all(const fs::path& wanted, Engine& engine, const Optimizer* optimizer,
-              const Extra& extra) {
-  EngineSetup& setup = EngineAccess::setup(engine);
-  Begun begun;
-  begin_save(begun, "save", wanted, engine, optimizer, extra);
-  const fs::path partial = partial_of(begun.folder);
-  together(setup.ranks, [&] {
-    wait_values(engine, engine.scheduler().stream(Lane::gather));
-    if (engine.scheduler().replicate_index() != 0) return;
-    write_shard(partial, engine, tensors_of(engine, optimizer), begun.identity);
-  });
-  together(setup.ranks, [&] {
-    if (!begun.saved) return;
-    complete(partial, describe(engine, optimizer, extra), begun.identity);
-    setup.saved_folder = begun.saved->publish();
-  });
-}
-
 }  // namespace
-
-void save(const fs::path& folder, Engine& engine, const Optimizer& optimizer,
-          const std::map<std::string, std::string>& extra) {
-  save_all(folder, engine, &optimizer, extra);
-}
-
-void save(const fs::path& folder, Engine& engine, const std::map<std::string, std::string>& extra) {
-  save_all(folder, engine, nullptr, extra);
-}
 
 struct PendingSave::Impl {
   explicit Impl(Engine& of) : engine(of), link(EngineAccess::link(of)) {}
@@ -175,6 +118,10 @@ struct PendingSave::Impl {
 struct PendingSaveAccess {
   using Impl = PendingSave::Impl;
   static PendingSave make(std::unique_ptr<Impl> impl) { return PendingSave(std::move(impl)); }
+  static Impl& of(const std::unique_ptr<Impl>& impl) {
+    require(impl != nullptr, "this PendingSave is over: finish() was called, or it was moved from");
+    return *impl;
+  }
 };
 
 PendingSave::PendingSave(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -193,17 +140,17 @@ PendingSave::~PendingSave() {
 }
 
 bool PendingSave::written() const {
-  require(impl_ != nullptr, "this PendingSave is over: finish() was called, or it was moved from");
-  return !impl_->live || impl_->live->is_over();
+  const auto& live = PendingSaveAccess::of(impl_).live;
+  return !live || live->is_over();
 }
 
 double PendingSave::stalled_seconds() const {
-  require(impl_ != nullptr, "this PendingSave is over: finish() was called, or it was moved from");
-  return impl_->live ? impl_->live->stalled_seconds() : 0;
+  const auto& live = PendingSaveAccess::of(impl_).live;
+  return live ? live->stalled_seconds() : 0;
 }
 
 void PendingSave::finish() {
-  require(impl_ != nullptr, "this PendingSave is over: finish() was called, or it was moved from");
+  PendingSaveAccess::of(impl_);
   const std::unique_ptr<Impl> impl = std::move(impl_);
   require(*impl->link != nullptr,
           "the engine of this PendingSave has been destroyed: call finish() before");
@@ -224,18 +171,24 @@ void PendingSave::finish() {
   setup.end_saving();
 }
 
-PendingSave save_beside(const fs::path& folder, Engine& engine, const Optimizer& optimizer,
-                        const Extra& extra, std::uint64_t most_copied_bytes) {
+namespace {
+
+// Begins to write the files of a checkpoint beside what the engine does until finish().
+PendingSave begin_writing(std::string_view call, const fs::path& folder, Engine& engine,
+                          const Optimizer* optimizer, const Extra& extra,
+                          std::uint64_t most_copied_bytes) {
   EngineSetup& setup = EngineAccess::setup(engine);
   auto impl = std::make_unique<PendingSaveAccess::Impl>(engine);
-  begin_save(impl->begun, "save_beside", folder, engine, &optimizer, extra);
-  impl->content = describe(engine, &optimizer, extra);
+  begin_save(impl->begun, call, folder, engine, optimizer, extra);
+  impl->content = describe(engine, optimizer, extra);
   together(setup.ranks, [&] {
     if (engine.scheduler().replicate_index() != 0) return;
     Stream stream = engine.device().stream({.name = "save"});
-    wait_values(engine, stream);
+    // Until parameters, moments and states have the values to save.
+    EngineAccess::gathering(engine).wait_updated(stream);
+    EngineAccess::gathering(engine).wait_written(stream);
     impl->live = std::make_shared<LiveSave>(
-        partial_of(impl->begun.folder), tensors_of(engine, &optimizer), impl->begun.identity,
+        partial_of(impl->begun.folder), tensors_of(engine, optimizer), impl->begun.identity,
         engine.device(), std::move(stream),
         LiveSave::Limits{.most_copied = most_copied_bytes,
                          .decides_early = engine.device().kind() != DeviceKind::cpu});
@@ -243,6 +196,21 @@ PendingSave save_beside(const fs::path& folder, Engine& engine, const Optimizer&
   setup.live_save = impl->live;
   setup.is_saving = true;
   return PendingSaveAccess::make(std::move(impl));
+}
+
+}  // namespace
+
+PendingSave save_beside(const fs::path& folder, Engine& engine, const Optimizer& optimizer,
+                        const Extra& extra, std::uint64_t most_copied_bytes) {
+  return begin_writing("save_beside", folder, engine, &optimizer, extra, most_copied_bytes);
+}
+
+void save(const fs::path& folder, Engine& engine, const Optimizer& optimizer, const Extra& extra) {
+  begin_writing("save", folder, engine, &optimizer, extra, 0).finish();
+}
+
+void save(const fs::path& folder, Engine& engine, const Extra& extra) {
+  begin_writing("save", folder, engine, nullptr, extra, 0).finish();
 }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "core/errors.hpp"
-#include "core/log.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -27,53 +26,41 @@ constexpr std::array settings_of_index{
     Setting{"beta1", "beta1", &ParamSettings::beta1},
     Setting{"beta2", "beta2", &ParamSettings::beta2}};
 
-// Calls body(name, settings) for each trainable parameter.
-template <class Body>
-void for_each_param(const EngineSetup& setup, const Body& body) {
-  std::size_t index = 0;
-  for (const auto& unit : setup.units) {
-    for (const ParamSpec& param : unit->params()) {
-      const ParamSettings& settings = setup.settings[index++];
-      if (param.trainable) body(fmt::format("{}.{}", unit->name(), param.name), settings);
-    }
-  }
-}
-
 // Returns the shortest number that a reader converts back to `value`: 0.9 instead of 0.8999999762.
 double readable(float value) { return std::strtod(fmt::format("{}", value).c_str(), nullptr); }
 
 }  // namespace
 
-json describe_settings(const EngineSetup& setup) {
-  if (setup.settings.empty()) return nullptr;
+json describe_settings(const NamedSettings& settings) {
+  if (settings.empty()) return nullptr;
   json all = json::object();
-  for_each_param(setup, [&](const std::string& name, const ParamSettings& settings) {
+  for (const auto& [name, values] : settings) {
     // Not null at first: if an allocation fails while nlohmann's library turns a null value into an
     // object, the value is invalid, and cannot even be destroyed.
     json& one = all[name] = json::object();
     for (const Setting& setting : settings_of_index) {
-      one[setting.key] = readable(settings.*setting.value);
+      one[setting.key] = readable(values.*setting.value);
     }
-  });
+  }
   return all;
 }
 
-void warn_of_other_settings(const json& index, const EngineSetup& setup,
-                            const std::filesystem::path& file) {
+std::string other_settings(const json& index, const NamedSettings& settings,
+                           const std::filesystem::path& file) {
   const auto stored = index.find("settings");
   // Checkpoints of earlier versions of the library have no settings.
-  if (stored == index.end() || stored->is_null() || setup.settings.empty()) return;
+  if (stored == index.end() || stored->is_null()) return "";
   std::string first;
   std::size_t differing = 0;
-  for_each_param(setup, [&](const std::string& name, const ParamSettings& settings) {
+  for (const auto& [name, values] : settings) {
     const auto saved = stored->find(name);
-    if (saved == stored->end()) return;
+    if (saved == stored->end()) continue;
     bool differs = false;
     for (const Setting& setting : settings_of_index) {
       const json& value = saved->at(setting.key);
       require(value.is_number(), ErrorCode::bad_data,
               "{}: \"{}\" of the settings of {} is not a number", file.string(), setting.key, name);
-      const auto before = value.get<float>(), now = settings.*setting.value;
+      const auto before = value.get<float>(), now = values.*setting.value;
       if (before == now) continue;
       differs = true;
       if (!first.empty()) continue;
@@ -81,10 +68,11 @@ void warn_of_other_settings(const json& index, const EngineSetup& setup,
                           name, before, now);
     }
     if (differs) ++differing;
-  });
-  if (differing == 0 || !setup.ranks.is_first()) return;
-  log::warn("{}: the optimizer had other settings (groups, decay): {}; {} of {} parameters differ",
-            file.string(), first, differing, stored->size());
+  }
+  if (differing == 0) return "";
+  return fmt::format(
+      "{}: the optimizer had other settings (groups, decay): {}; {} of {} parameters differ",
+      file.string(), first, differing, stored->size());
 }
 
 }  // namespace atoll_v1::atoll::fsdp

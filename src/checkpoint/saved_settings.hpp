@@ -3,20 +3,26 @@
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "fsdp/setup.hpp"
+#include "atoll/optimizer.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
-// Returns the settings of each trainable parameter by name, "UNIT.PARAM"; null if the optimizer has
+// The settings of each trainable parameter, with its name, "UNIT.PARAM"; empty if the optimizer has
 // not declared its settings.
-nlohmann::json describe_settings(const EngineSetup& setup);
+using NamedSettings = std::vector<std::pair<std::string, ParamSettings>>;
 
-// Logs a warning if the index of a checkpoint has other settings than the engine. The warning names
-// the first difference and the number of parameters that differ. Only the engine's lowest rank
-// logs. Parameters that were frozen then or are frozen now do not count. Throws Error(bad_data) for
-// an index with settings that are not numbers.
-void warn_of_other_settings(const nlohmann::json& index, const EngineSetup& setup,
-                            const std::filesystem::path& file);
+// Returns the settings by name; null if there are none.
+nlohmann::json describe_settings(const NamedSettings& settings);
+
+// Returns a warning if the index of a checkpoint has other settings; otherwise "". The warning
+// names the first difference and the number of parameters that differ. Parameters that were frozen
+// then or are frozen now do not count. Throws Error(bad_data) for an index with settings that are
+// not numbers.
+std::string other_settings(const nlohmann::json& index, const NamedSettings& settings,
+                           const std::filesystem::path& file);
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -7,23 +7,13 @@
 #include <utility>
 
 #include "checkpoint/digests.hpp"
-#include "core/errors.hpp"
-#include "core/terminal_safe.hpp"
 #include "device/cpu/kernels.hpp"
 #include "device/int8_blocks.hpp"
-#include "fsdp/strategy.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <class... Args>
-Error error_in(const SafetensorsFile& file, ErrorCode code, fmt::format_string<Args...> text,
-               Args&&... args) {
-  return {code, terminal_safe(file.path().string() + ": " +
-                              fmt::format(text, std::forward<Args>(args)...))};
-}
 
 std::string_view metadata_of(const SafetensorsFile& file, std::string_view key) {
   const auto found = file.metadata().find(key);
@@ -33,14 +23,13 @@ std::string_view metadata_of(const SafetensorsFile& file, std::string_view key) 
 void check_identity(const SafetensorsFile& file, const ShardIdentity& identity) {
   const auto wanted = shard_metadata(identity);
   if (metadata_of(file, "save") != identity.save) {
-    throw error_in(file, ErrorCode::bad_data,
-                   "belongs to another save (id {}, step {}) than the index (id {}, step {})",
-                   metadata_of(file, "save"), metadata_of(file, "step"), identity.save,
-                   identity.step);
+    throw bad(file.path(),
+              "belongs to another save (id {}, step {}) than the index (id {}, step {})",
+              metadata_of(file, "save"), metadata_of(file, "step"), identity.save, identity.step);
   }
   if (metadata_of(file, "shard") != wanted.at("shard")) {
-    throw error_in(file, ErrorCode::bad_data, "holds shard {}, but its name is that of shard {}",
-                   metadata_of(file, "shard"), wanted.at("shard"));
+    throw bad(file.path(), "holds shard {}, but its name is that of shard {}",
+              metadata_of(file, "shard"), wanted.at("shard"));
   }
 }
 
@@ -58,10 +47,9 @@ std::map<std::string, std::string> shard_metadata(const ShardIdentity& identity)
 
 ShardFile examine_shard(const fs::path& folder, const ShardIdentity& identity) {
   const fs::path path = shard_path(folder, identity.shard, identity.shards);
-  require(fs::exists(path), ErrorCode::io,
-          "{}: another rank has written this file, but it is not visible here: all ranks must see "
-          "the same file system",
-          terminal_safe(path.string()));
+  require_io(fs::exists(path), path,
+             "another rank has written this file, but it is not visible here: all ranks must see "
+             "the same file system");
   const SafetensorsFile file = SafetensorsFile::open(path);
   check_identity(file, identity);
   return {file.bytes().size(), digest_text(digest_of(file.header_bytes()))};
@@ -78,15 +66,15 @@ StoredShards::Shard& StoredShards::open(std::uint64_t number) {
     check_identity(file, {index_.save, index_.steps, number, index_.shards});
     const ShardFile& saved = index_.files[number];
     if (file.bytes().size() != saved.bytes) {
-      throw error_in(file, ErrorCode::bad_data, "byte {}: the file has {} bytes, but {} were saved",
-                     std::min<std::uint64_t>(saved.bytes, file.bytes().size()), file.bytes().size(),
-                     saved.bytes);
+      throw bad(file.path(), "byte {}: the file has {} bytes, but {} were saved",
+                std::min<std::uint64_t>(saved.bytes, file.bytes().size()), file.bytes().size(),
+                saved.bytes);
     }
     if (digest_text(digest_of(file.header_bytes())) != saved.header) {
-      throw error_in(file, ErrorCode::bad_data,
-                     "byte 0: the header is damaged: its {} bytes do not have the digest in the "
-                     "index",
-                     file.header_bytes().size());
+      throw bad(file.path(),
+                "byte 0: the header is damaged: its {} bytes do not have the digest in the "
+                "index",
+                file.header_bytes().size());
     }
   }
   return shard.emplace(Shard{std::move(file), {}});
@@ -99,20 +87,19 @@ StoredShards::Tensor& StoredShards::find(Shard& shard, const std::string& name,
   const SafetensorsEntry& entry = shard.file.at(name);
   const ConstView& data = entry.data;
   const bool blocks = data.dtype == DType::u8;
-  if ((!computes_in(data.dtype) && !blocks) ||
+  if ((!is_float(data.dtype) && !blocks) ||
       data.count != (blocks ? int8_bytes(elements) : elements)) {
-    throw error_in(shard.file, ErrorCode::mismatch,
-                   "tensor {} is {} with {} elements, but the index requires {} elements of f32, "
-                   "bf16 or f16, or {} of u8",
-                   name, atoll::name(data.dtype), data.count, elements, int8_bytes(elements));
+    throw file_error(ErrorCode::mismatch, shard.file.path(),
+                     "tensor {} is {} with {} elements, but the index requires {} elements of f32, "
+                     "bf16 or f16, or {} of u8",
+                     name, atoll::name(data.dtype), data.count, elements, int8_bytes(elements));
   }
   Tensor tensor{&entry, nullptr, {}};
   const auto digests = shard.file.metadata().find(digests_key(name));
   if (shard.file.metadata().contains("save")) {
     if (digests == shard.file.metadata().end() ||
         digests->second.size() != BlockDigests::text_bytes(data.bytes()))
-      throw error_in(shard.file, ErrorCode::bad_data, "tensor {}: has not one digest for each MiB",
-                     name);
+      throw bad(shard.file.path(), "tensor {}: has not one digest for each MiB", name);
     tensor.digests = &digests->second;
     tensor.verified.resize(digests->second.size() / digest_digits);
   }
@@ -127,10 +114,10 @@ void StoredShards::verify(const Shard& shard, Tensor& tensor, std::uint64_t bloc
   const auto bytes = data.subspan(begin, std::min(digest_block_bytes, data.size() - begin));
   if (digest_text(digest_of(bytes)) !=
       std::string_view(*tensor.digests).substr(block * digest_digits, digest_digits)) {
-    throw error_in(shard.file, ErrorCode::bad_data,
-                   "byte {}: tensor {} is damaged: the {} bytes from here do not have the digest "
-                   "that was saved with them",
-                   bytes.data() - shard.file.bytes().data(), tensor.entry->name, bytes.size());
+    throw bad(shard.file.path(),
+              "byte {}: tensor {} is damaged: the {} bytes from here do not have the digest "
+              "that was saved with them",
+              bytes.data() - shard.file.bytes().data(), tensor.entry->name, bytes.size());
   }
   tensor.verified[block] = true;
 }
@@ -193,9 +180,10 @@ void StoredShards::read_whole(const std::string& name, std::uint64_t number,
                               std::span<float> values) {
   Shard& shard = open(number);
   Tensor& tensor = find(shard, name, values.size());
-  if (!computes_in(tensor.entry->data.dtype)) {
-    throw error_in(shard.file, ErrorCode::mismatch, "tensor {} is {}, not f32, bf16 or f16", name,
-                   atoll::name(tensor.entry->data.dtype));
+  if (!is_float(tensor.entry->data.dtype)) {
+    throw file_error(ErrorCode::mismatch, shard.file.path(),
+                     "tensor {} is {}, not f32, bf16 or f16", name,
+                     atoll::name(tensor.entry->data.dtype));
   }
   for (std::uint64_t at = 0; at < values.size();) {
     at += read_block(shard, tensor, at, values.subspan(at));

@@ -13,7 +13,6 @@
 #include "atoll/checkpoint.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/safetensors.hpp"
-#include "checkpoint/safetensors_header.hpp"
 #include "checkpoint/together.hpp"
 #include "core/errors.hpp"
 #include "core/terminal_safe.hpp"
@@ -29,10 +28,6 @@ namespace fs = std::filesystem;
 
 std::vector<std::uint64_t> file_shape(const ParamSpec& param) {
   return {param.shape.begin(), param.shape.end()};
-}
-
-bool is_float(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
 struct FoundTensor {

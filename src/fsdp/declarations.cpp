@@ -1,4 +1,4 @@
-#include "fsdp/declarations.hpp"
+#include "fsdp/setup.hpp"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>

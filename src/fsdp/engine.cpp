@@ -1,4 +1,3 @@
-
 #include <algorithm>
 #include <exception>
 #include <functional>
@@ -10,20 +9,13 @@
 
 #include "core/errors.hpp"
 #include "core/log.hpp"
-#include "core/parse.hpp"
 #include "device/cpu/kernels.hpp"
 #include "device/int8_blocks.hpp"
-#include "device/ops.hpp"
-#include "fsdp/declarations.hpp"
 #include "fsdp/pass_state.hpp"
-#include "fsdp/segment_values.hpp"
+#include "fsdp/setup.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
-
-std::uint64_t hash_name(std::string_view unit, std::string_view param) {
-  return fnv1a(param, fnv1a("/", fnv1a(unit)));
-}
 
 const ParamSpec* first_quantized(const EngineSetup& setup) {
   for (const auto& unit : setup.units) {
@@ -66,15 +58,6 @@ void share(const RankSet& ranks, std::string_view call, const std::exception_ptr
   }
 }
 
-// Backends of GPUs leave sums of 16 bits and sums in a fixed order to the library. Then the lanes
-// of reductions only move data, so they need no compute units if gathers need none.
-ComputeUnits reduce_units(const Options& options, const Config& config) {
-  const bool library_sums =
-      size_of(options.precision.reduce) < sizeof(float) || config.deterministic != 0;
-  const bool none = library_sums && options.gather_units == ComputeUnits::none;
-  return none ? ComputeUnits::none : ComputeUnits::few;
-}
-
 }  // namespace
 
 // `setup` is declared first because it contains the scheduler, with which the buffers are
@@ -94,30 +77,6 @@ struct Engine::Impl {
   PassState pass{setup, storage, gathering, reducing};
   EngineLink link;
 };
-
-EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
-    : options(std::move(options_)),
-      ranks(mesh.world(), mesh.axis("world").ranks),
-      sharding(sharding_of(mesh, options)),
-      scheduler(sharding.shard, sharding.replicate,
-                {.device = options.device,
-                 .secondary = sharding.secondary,
-                 .backend = options.backend,
-                 .root = mesh.axis("world"),
-                 .gather_units = options.gather_units,
-                 .reduce_units = reduce_units(options, mesh.world().config())}) {
-  options.device = scheduler.device();
-  if (!world().config().check.empty() && world().rank() == 0) {
-    log::info("ATOLL_CHECK={}: every use of device memory is checked, so steps take longer",
-              world().config().check);
-  }
-}
-
-void EngineSetup::set_zero(const Buffer& buffer) {
-  Stream& stream = scheduler.stream(Lane::gather);
-  stream.zero(buffer.data(), buffer.bytes());
-  stream.synchronize();
-}
 
 EngineSetup& EngineAccess::setup(const Engine& engine) noexcept { return engine.impl_->setup; }
 Gathering& EngineAccess::gathering(Engine& engine) noexcept { return engine.impl_->gathering; }
@@ -212,78 +171,6 @@ Unit& Engine::Impl::unit(std::string_view name) const {
 
 Unit& Engine::unit(std::string_view unit_name) { return impl_->unit(unit_name); }
 
-void EngineSetup::check_sealed(std::string_view call) const {
-  require(sealed, "{}: call Engine::seal() first", call);
-}
-
-void EngineSetup::begin_fill(const Segment& segment) {
-  unfilled = fmt::format("parameter {} of unit {}", segment.param->name, segment.unit->name());
-}
-
-void EngineSetup::check_no_live_save(std::string_view call) const {
-  require(!is_saving,
-          "{}: the save that save_beside() has begun is not over: call finish() of its PendingSave "
-          "first",
-          call);
-}
-
-void EngineSetup::end_live_save() {
-  if (!live_save) return;
-  try {
-    live_save->wait();
-  } catch (...) {
-    return;  // finish() throws the error
-  }
-}
-
-void EngineSetup::end_saving() {
-  live_save.reset();
-  is_saving = false;
-}
-
-void EngineSetup::check_values(std::string_view call) const {
-  require(has_values,
-          "{}: {} no values: call initialize(), assign(), load() or import_weights() first, or "
-          "refresh() after writing Segment::values",
-          call, unfilled.empty() ? "the parameters have" : unfilled + " has");
-}
-
-Pass Engine::begin(const PassOptions& options, Stream& compute) {
-  const OneThread one(impl_->setup.calling, "Engine::begin");
-  impl_->pass.begin(options, compute);
-  return Pass(*this);
-}
-
-void Engine::wait_gradients(Stream& compute) {
-  const OneThread one(impl_->setup.calling, "wait_gradients");
-  impl_->pass.wait_gradients(compute);
-  impl_->pass.read_gradients();
-}
-
-void Engine::parameters_changed(Stream& compute) {
-  const OneThread one(impl_->setup.calling, "parameters_changed");
-  impl_->setup.check_sealed("parameters_changed");
-  impl_->pass.check_waited();
-  EngineAccess::parameters_changed(*this, compute);
-  impl_->gathering.add_writer(compute);
-  impl_->setup.has_values = true;
-}
-
-void EngineAccess::parameters_changed(Engine& engine, Stream& compute) {
-  pass(engine).change_parameters();
-  gathering(engine).wait_updated(compute);  // of an optimizer's step on another stream
-  for (const auto& unit : engine.units()) {
-    for (const UnitBucket& bucket : state_of(*unit).buckets) {
-      if (bucket.compute_copy.count == 0) continue;
-      setup(engine).ops().cast(compute, bucket.compute_copy, bucket.master);
-    }
-  }
-  const Event updated = compute.record();
-  for (std::size_t unit = 0; unit < engine.units().size(); ++unit) {
-    gathering(engine).masters_updated(unit, updated, Stale::all);
-  }
-}
-
 const std::vector<std::unique_ptr<Unit>>& Engine::units() const noexcept {
   return impl_->setup.units;
 }
@@ -300,29 +187,6 @@ Engine::Traffic Engine::traffic() const noexcept {
   const Traffic &gathered = impl_->gathering.traffic(), &reduced = impl_->reducing.traffic();
   return {gathered.shard_bytes + reduced.shard_bytes, gathered.secondary_bytes,
           reduced.replicate_bytes};
-}
-
-void Engine::initialize(std::uint64_t seed) {
-  const OneThread one(impl_->setup.calling, "initialize");
-  agree(impl_->setup.ranks, "initialize", [&]() -> std::vector<Declaration> {
-    impl_->setup.check_sealed("initialize");
-    return {{"the seed", fmt::format("{}", seed)}};
-  });
-  const Device& device = impl_->setup.options.device;
-  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
-  impl_->pass.wait_idle(stream);
-  impl_->setup.end_live_save();
-  for (const Segment& segment : segments()) {
-    const auto [mean, deviation] = segment.param->init;
-    const std::uint64_t name = hash_name(segment.unit->name(), segment.param->name);
-    if (segment.values.count > 0 && segment.values.dtype == DType::f32) {
-      device.ops().fill_normal(stream, segment.values,
-                               {seed, name, segment.first, mean, deviation});
-    } else {
-      initialize_narrow(device, stream, segment, {seed, name});
-    }
-  }
-  refresh();
 }
 
 void Engine::assign(const std::function<void(const Segment&, std::span<float>)>& fill) {

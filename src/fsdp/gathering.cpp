@@ -6,6 +6,7 @@
 #include "core/errors.hpp"
 #include "core/operation_label.hpp"
 #include "device/ops.hpp"
+#include "fsdp/pass_observer.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -183,7 +184,7 @@ void Gathering::gather(std::size_t index) {
   Slot& slot = slots_[unshard.slot];
   stream.wait(slot.free);
   empty(stream, unshard.slot);
-  storage_.hold_parameters(stream, unshard.slot, unit);
+  PassObserver::hold_parameters(stream, storage_.parameter_slot(unshard.slot), unit);
   if (parameters.has_secondary_shard) {
     const View all =
         storage_.parameter_slot(unshard.slot).view(DType::u8).part(0, unit.size.gathered);
@@ -251,7 +252,7 @@ void Gathering::save_secondary_shard(std::size_t index, std::size_t slot) {
 }
 
 void Gathering::empty(Stream& stream, std::size_t slot) {
-  if (slots_[slot].content) Storage::hold_nothing(stream, storage_.parameter_slot(slot));
+  if (slots_[slot].content) PassObserver::hold_nothing(stream, storage_.parameter_slot(slot));
   slots_[slot].content.reset();
 }
 

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "core/errors.hpp"
-#include "fsdp/declarations.hpp"
+#include "fsdp/setup.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -16,31 +17,12 @@ std::string full_name(const UnitState& unit, const ParamSpec& param) {
   return fmt::format("{}.{}", unit.name, param.name);
 }
 
-void check_settings(const OptimizerOptions& options) {
-  const auto in_range = [](bool is_fine, std::string_view option, float value,
-                           std::string_view range) {
-    require(is_fine, "OptimizerOptions: {} = {} is not {}", option, value, range);
-  };
-  const float beta1 = options.beta1, beta2 = options.beta2;
-  in_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
-  in_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
-  in_range(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or above");
-}
-
-void check_settings(const ParamGroup& group) {
-  const auto in_range = [&](bool is_fine, std::string_view setting, float value,
-                            std::string_view range) {
-    require(is_fine, "OptimizerOptions: {} = {} of the group \"{}\" is not {}", setting, value,
-            group.pattern, range);
-  };
-  const float scale = group.learning_rate_scale;
-  const float decay = group.weight_decay.value_or(0.0f);
-  const float beta1 = group.beta1.value_or(0.0f), beta2 = group.beta2.value_or(0.0f);
-  in_range(std::isfinite(scale) && scale >= 0, "learning_rate_scale", scale,
-           "finite and 0 or above");
-  in_range(decay >= 0, "weight_decay", decay, "0 or above");
-  in_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
-  in_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
+// The settings that the options have, and that a group may have.
+void check_settings(float weight_decay, float beta1, float beta2,
+                    std::optional<std::string_view> group = {}) {
+  check_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)", group);
+  check_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)", group);
+  check_range(weight_decay >= 0, "weight_decay", weight_decay, "0 or above", group);
 }
 
 ParamSettings settings_of(const UnitState& unit, const ParamSpec& param,
@@ -58,6 +40,13 @@ ParamSettings settings_of(const UnitState& unit, const ParamSpec& param,
 }  // namespace
 
 std::string_view name(Decay decay) noexcept { return decay == Decay::all ? "all" : "matrices"; }
+
+void check_range(bool is_fine, std::string_view setting, float value, std::string_view range,
+                 std::optional<std::string_view> group) {
+  if (is_fine) return;
+  const std::string where = group ? fmt::format(" of the group \"{}\"", *group) : "";
+  throw invalid("OptimizerOptions: {} = {}{} is not {}", setting, value, where, range);
+}
 
 bool matches(std::string_view pattern, std::string_view text) noexcept {
   std::size_t p = 0, t = 0;
@@ -81,14 +70,18 @@ bool matches(std::string_view pattern, std::string_view text) noexcept {
 }
 
 void check_groups(const EngineSetup& setup, const OptimizerOptions& options) {
-  check_settings(options);
+  check_settings(options.weight_decay, options.beta1, options.beta2);
   std::vector<std::string> names;
   for (const auto& unit : setup.units) {
     const UnitState& state = state_of(*unit);
     for (const ParamSpec& param : state.params) names.push_back(full_name(state, param));
   }
   for (const ParamGroup& group : options.groups) {
-    check_settings(group);
+    const float scale = group.learning_rate_scale;
+    check_range(std::isfinite(scale) && scale >= 0, "learning_rate_scale", scale,
+                "finite and 0 or above", group.pattern);
+    check_settings(group.weight_decay.value_or(0.0f), group.beta1.value_or(0.0f),
+                   group.beta2.value_or(0.0f), group.pattern);
     const bool is_used = std::ranges::any_of(
         names, [&](const std::string& name) { return matches(group.pattern, name); });
     require(is_used,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct UpdateRange {
 
 // Returns whether a shell pattern matches the whole text: * stands for any text, ? for a character.
 bool matches(std::string_view pattern, std::string_view text) noexcept;
+
+// Throws Error(invalid_argument) that names the setting and its group, unless `is_fine`.
+void check_range(bool is_fine, std::string_view setting, float value, std::string_view range,
+                 std::optional<std::string_view> group = {});
 
 // Throws Error(invalid_argument) that names the setting or the group, for a setting out of range,
 // or for a group with a pattern that matches no parameter.

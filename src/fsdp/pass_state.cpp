@@ -9,7 +9,7 @@
 #include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
-#include "device/backend.hpp"
+#include "device/ops.hpp"
 #include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -54,7 +54,7 @@ void PassState::check_micro(const PassOptions& next) const {
 }
 
 void PassState::seal() {
-  guards_.seal();
+  observer_.seal();
   // The first pass waits for this event too, so that a stream that cannot wait for events of the
   // device is found before it is used.
   ended_ = scheduler_.stream(Lane::gather).record();
@@ -111,8 +111,6 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   position_ = ended_uses_ = 0;
   open_scopes_.assign(plan_.unshards.size(), 0);
   live_scopes_ = 0;
-  begun_.assign(plan_.sequence.size(), Stamp());
-  ranges_.assign(plan_.sequence.size(), 0);
   reducing_.begin_pass(options);
   gathering_.begin_pass(options);
   ++number_;
@@ -213,16 +211,10 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
   Stream& compute = this->compute();
   gathering_.unshard(compute, position, scope);
   ++position_;
-  if (position >= plan_.forward_length) {
-    reducing_.open(compute, state, position);
-    asked_.resize(setup_.units.size());
-    asked_[state.index].assign(state.params.size(), false);
-  }
-  begun_[position] = scheduler_.begin_work(compute);
-  storage_.report_uses(compute, state, position);
-  if (checks_gradients(state, position)) storage_.poison_gradients(compute, state);
-  guards_.open(compute, position);
-  ranges_[position] = compute.backend().begin_range({scope, unit.name()});
+  const bool backward = position >= plan_.forward_length;
+  if (backward) reducing_.open(compute, state, position);
+  observer_.open(compute, position,
+                 backward ? reducing_.write_mode(state, position) : WriteMode::none);
   ++open_scopes_[plan_.unshard_of[position]];
   ++live_scopes_;
   if (setup_.options.synchronous) synchronize_scope();
@@ -240,27 +232,6 @@ void PassState::synchronize_scope() {
   }
 }
 
-bool PassState::checks_gradients(const UnitState& unit, std::size_t position) const {
-  return position >= plan_.forward_length && unit.size.gradient > 0 &&
-         !setup_.world().config().check.empty() &&
-         reducing_.write_mode(unit, position) == WriteMode::overwrite;
-}
-
-void PassState::warn_of_unwritten(const UnitState& unit, std::size_t position) {
-  if (warned_of_unwritten_ || setup_.options.device.kind() == DeviceKind::simulated ||
-      reducing_.write_mode(unit, position) != WriteMode::overwrite) {
-    return;
-  }
-  for (std::size_t p = 0; p < unit.params.size(); ++p) {
-    if (!unit.params[p].trainable || unit.params[p].count() == 0 || asked_[unit.index][p]) continue;
-    warned_of_unwritten_ = true;
-    return log::warn(
-        "a backward scope of unit {} ended without grad(\"{}\"), so the gradient of this parameter "
-        "is undefined: write every gradient, zeros where compute adds nothing",
-        unit.name, unit.params[p].name);
-  }
-}
-
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   --live_scopes_;
   const auto fail = [&](const Error& error) {
@@ -270,15 +241,11 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   };
   try {
     Stream& compute = this->compute();
-    compute.backend().end_range(ranges_[position]);
-    guards_.close(compute, position);
+    observer_.close(compute, position);
     if (abandoned_) return;  // an abandoned pass does not reduce gradients, which may be incomplete
+    observer_.complete(compute, position);
     const UnitState& state = state_of(unit);
-    storage_.report_uses(compute, state, position);
-    if (checks_gradients(state, position)) storage_.check_gradients(compute, state);
     const bool backward = position >= plan_.forward_length;
-    if (backward) warn_of_unwritten(state, position);
-    scheduler_.end_work(compute, begun_[position], backward ? "backward" : "forward", unit.name());
     // The gather of the next unit is enqueued before the reduction of this one. Both wait for the
     // same compute, but a backend may launch the collectives of a GPU in the order of the calls,
     // and compute needs the gather first.
@@ -349,17 +316,16 @@ void PassState::end() noexcept {
 View PassState::parameter(const UnitState& unit, std::string_view param,
                           std::size_t position) const {
   const auto& [bucket, slot] = unit.locations[unit.find(param)];
-  return guards_.parameters(position, storage_.unsharded(unit.buckets[bucket], position))
+  return observer_.parameters(position, storage_.unsharded(unit.buckets[bucket], position))
       .part(slot.offset, slot.count);
 }
 
 Gradient PassState::gradient(const UnitState& unit, std::string_view param, std::size_t position) {
   const std::size_t number = unit.find(param);
-  asked_[unit.index][number] = true;
   const auto& [index, slot] = unit.locations[number];
   const UnitBucket& bucket = unit.buckets[index];
   if (!bucket.trainable) return {{nullptr, 0, DType::f32}, WriteMode::none};
-  return {guards_.gradients(position, storage_.unsharded_gradient(unit, bucket))
+  return {observer_.gradient(position, number, storage_.unsharded_gradient(unit, bucket))
               .part(slot.offset, slot.count),
           reducing_.write_mode(unit, position)};
 }
@@ -387,6 +353,43 @@ void PassState::synchronize() const noexcept {
   settle(scheduler_);
   gathering_.synchronize_updates();
   settle(ended_);
+}
+
+Pass Engine::begin(const PassOptions& options, Stream& compute) {
+  const OneThread one(EngineAccess::setup(*this).calling, "Engine::begin");
+  EngineAccess::pass(*this).begin(options, compute);
+  return Pass(*this);
+}
+
+void Engine::wait_gradients(Stream& compute) {
+  const OneThread one(EngineAccess::setup(*this).calling, "wait_gradients");
+  EngineAccess::pass(*this).wait_gradients(compute);
+  EngineAccess::pass(*this).read_gradients();
+}
+
+void Engine::parameters_changed(Stream& compute) {
+  EngineSetup& setup = EngineAccess::setup(*this);
+  const OneThread one(setup.calling, "parameters_changed");
+  setup.check_sealed("parameters_changed");
+  EngineAccess::pass(*this).check_waited();
+  EngineAccess::parameters_changed(*this, compute);
+  EngineAccess::gathering(*this).add_writer(compute);
+  setup.has_values = true;
+}
+
+void EngineAccess::parameters_changed(Engine& engine, Stream& compute) {
+  pass(engine).change_parameters();
+  gathering(engine).wait_updated(compute);  // of an optimizer's step on another stream
+  for (const auto& unit : engine.units()) {
+    for (const UnitBucket& bucket : state_of(*unit).buckets) {
+      if (bucket.compute_copy.count == 0) continue;
+      setup(engine).ops().cast(compute, bucket.compute_copy, bucket.master);
+    }
+  }
+  const Event updated = compute.record();
+  for (std::size_t unit = 0; unit < engine.units().size(); ++unit) {
+    gathering(engine).masters_updated(unit, updated, Stale::all);
+  }
 }
 
 Pass::Pass(Engine& engine) : engine_(EngineAccess::link(engine)) {}

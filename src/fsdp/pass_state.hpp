@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "fsdp/gathering.hpp"
-#include "fsdp/guards.hpp"
-#include "fsdp/micro_count.hpp"
+#include "fsdp/pass_observer.hpp"
 #include "fsdp/reducing.hpp"
+#include "fsdp/step_comparison.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -84,13 +84,6 @@ class PassState {
   std::size_t begin_scope(Unit& unit, std::string_view scope);
   void synchronize_scope();
   void end_use(std::size_t position);
-  // Returns true if, for the scope at `position`, the lifetime checker must find the gradients that
-  // the caller leaves unwritten.
-  bool checks_gradients(const UnitState& unit, std::size_t position) const;
-
-  // Logs a warning, once, if the backward scope that ends here has not asked for a gradient that it
-  // must overwrite.
-  void warn_of_unwritten(const UnitState& unit, std::size_t position);
 
   EngineSetup& setup_;
   Scheduler& scheduler_ = setup_.scheduler;
@@ -98,7 +91,7 @@ class PassState {
   const Storage& storage_;
   Gathering& gathering_;
   Reducing& reducing_;
-  Guards guards_{setup_, storage_};
+  PassObserver observer_{setup_, storage_};
   MicroCount micro_count_{setup_.ranks};
 
   std::uint64_t number_ = 0;  // number of passes that have begun
@@ -107,25 +100,20 @@ class PassState {
   std::optional<Error> finding_;      // of the lifetime checker, at the end of a scope of the pass
   std::optional<Error> end_failure_;  // set if the end of a scope failed; then the pass is over
   PassOptions options_;
-  StreamLink compute_;                 // the stream that was passed to begin()
-  std::size_t position_ = 0;           // position in the pass of the next scope
-  std::size_t ended_uses_ = 0;         // number of unsharded periods (unshards) that have ended
-  std::vector<int> open_scopes_;       // number of scopes for each unshard that are not complete
-  int live_scopes_ = 0;                // number of scopes of the pass that have not been destroyed
-  std::vector<Stamp> begun_;           // time at which each scope of the pass began, for traces
-  std::vector<std::uint64_t> ranges_;  // profiler range of each open scope of the pass
-  Event ended_;                        // event that happens when compute has finished the last pass
-  int next_micro_ = 0;                 // index of the next micro batch; 0 begins a new step
-  int step_micros_ = 1;                // number of micro batches in the step
+  StreamLink compute_;            // the stream that was passed to begin()
+  std::size_t position_ = 0;      // position in the pass of the next scope
+  std::size_t ended_uses_ = 0;    // number of unsharded periods (unshards) that have ended
+  std::vector<int> open_scopes_;  // number of scopes for each unshard that are not complete
+  int live_scopes_ = 0;           // number of scopes of the pass that have not been destroyed
+  Event ended_;                   // event that happens when compute has finished the last pass
+  int next_micro_ = 0;            // index of the next micro batch; 0 begins a new step
+  int step_micros_ = 1;           // number of micro batches in the step
   bool gradients_complete_ = false;
   bool gradients_waited_ = false;  // true when wait_gradients() has succeeded for them
   bool gradients_used_ = false;    // true when a step has used the complete gradients
   // True when a caller has waited for the gradients and not changed parameters since.
   bool gradients_read_ = false;
   bool warned_ = false;  // true when the warning about unchanged parameters has been logged
-  bool warned_of_unwritten_ = false;
-  // For each unit and parameter: true when the last backward scope has asked for the gradient.
-  std::vector<std::vector<bool>> asked_;
 };
 
 }  // namespace atoll_v1::atoll::fsdp

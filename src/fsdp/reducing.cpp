@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "device/ops.hpp"
+#include "fsdp/pass_observer.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -38,7 +39,7 @@ void Reducing::open(Stream& compute, const UnitState& unit, std::size_t position
   }
   slots_[use.slot].owner = unit.index;
   scheduler_.wait(compute, slots_[use.slot].free, unit.name);
-  storage_.hold_gradient(compute, use.slot, unit);
+  PassObserver::hold_gradient(compute, storage_.gradient_slot(use.slot), unit);
   // Zeros the gaps between tensors, in which other units that use the slot may have left values.
   for (const UnitBucket& bucket : unit.buckets) {
     if (!bucket.trainable) continue;
@@ -68,7 +69,7 @@ WriteMode Reducing::write_mode(const UnitState& unit, std::size_t position) cons
 
 void Reducing::cancel(Stream& compute) const {
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-    if (slots_[slot].owner) Storage::hold_nothing(compute, storage_.gradient_slot(slot));
+    if (slots_[slot].owner) PassObserver::hold_nothing(compute, storage_.gradient_slot(slot));
   }
 }
 
@@ -136,7 +137,7 @@ LaneEvent Reducing::reduce_shards(const UnitState& unit, const Event& written) {
   }
   if (accumulates_unsharded) return scheduler_.record(Lane::reduce);
   const std::size_t slot = plan_.gradients[unit.index].slot;
-  Storage::hold_nothing(stream, storage_.gradient_slot(slot));
+  PassObserver::hold_nothing(stream, storage_.gradient_slot(slot));
   return slots_[slot].free = scheduler_.record(Lane::reduce);
 }
 

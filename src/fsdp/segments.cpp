@@ -1,4 +1,5 @@
-// This rank's parts of the parameters, and the states that Engine::add_state() adds to them.
+// This rank's parts of the parameters, their values, and the states that Engine::add_state() adds
+// to them.
 
 #include <fmt/core.h>
 
@@ -6,8 +7,11 @@
 #include <cctype>
 
 #include "core/errors.hpp"
+#include "core/parse.hpp"
+#include "device/cpu/kernels.hpp"
 #include "device/int8_blocks.hpp"
-#include "fsdp/setup.hpp"
+#include "device/ops.hpp"
+#include "fsdp/pass_state.hpp"
 #include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -60,13 +64,14 @@ Counts counts_of(const EngineSetup& setup, std::string_view name,
   return counts;
 }
 
-// Allocates f32 memory for a state. If a rank lacks memory, all ranks throw its error.
-Buffer allocate_on_all(const EngineSetup& setup, std::uint64_t elements) {
+// Allocates f32 memory for a state, with zeros. If a rank lacks memory, all ranks throw its error.
+Buffer allocate_on_all(EngineSetup& setup, std::uint64_t elements) {
   Buffer memory;
   agree(setup.ranks, "add_state", [&]() -> std::vector<Declaration> {
     memory = setup.options.device.allocate(elements * sizeof(float));
     return {};
   });
+  setup.set_zero(memory);
   return memory;
 }
 
@@ -80,6 +85,27 @@ void each_trained(const EngineSetup& setup, const Visit& visit) {
       if (bucket.trainable && shard_of(setup, bucket).overlaps(state.locations[p].slot))
         visit(state.index, p);
     }
+  }
+}
+
+// Sets the elements of a segment that the engine does not keep in f32 to initial values, in small
+// pieces.
+void initialize_narrow(const Device& device, Stream& stream, const Segment& segment,
+                       NormalFill fill) {
+  // A multiple of the number of values in a block of 8-bit integers.
+  constexpr std::uint64_t most = 1 << 16;
+  static_assert(most % int8_block == 0);
+  const Buffer wide = device.allocate(std::min(most, segment.count) * sizeof(float));
+  std::vector<float> values;
+  SegmentWriter writer(stream);
+  for (std::uint64_t at = 0; at < segment.count; at += most) {
+    const std::uint64_t n = std::min(most, segment.count - at);
+    device.ops().fill_normal(stream, wide.view(DType::f32).part(0, n), fill);
+    fill.first += n;
+    values.resize(n);
+    stream.copy(values.data(), wide.data(), n * sizeof(float));
+    stream.synchronize();
+    writer.write(segment, at, values);
   }
 }
 
@@ -143,7 +169,6 @@ void Engine::add_state(std::string_view name) {
   OwnState state;
   state.memory = allocate_on_all(setup, gradient_elements(setup));
   state.parts = cut_by_bucket(setup, state.memory, DType::f32);
-  setup.set_zero(state.memory);
   memory().optimizer += state.memory.bytes();
   setup.states.emplace(name, std::move(state));
 }
@@ -177,7 +202,6 @@ void Engine::add_state(
     state.wholes[unit][p] = state.memory.view(DType::f32).part(offset, state.counts[unit][p]);
     offset += state.counts[unit][p];
   });
-  setup.set_zero(state.memory);
   memory().optimizer += state.memory.bytes();
   setup.states.emplace(name, std::move(state));
 }
@@ -202,6 +226,51 @@ View Engine::state(const Segment& segment, std::string_view name) const {
   if (!bucket.trainable) return {};
   return found->second.parts[unit.index][index].part(
       slot.offset + segment.first - shard_of(setup, bucket).begin, segment.count);
+}
+
+void SegmentWriter::write(const Segment& segment, std::uint64_t at, std::span<const float> values) {
+  if (values.empty()) return;
+  if (!segment.param->quantized) return write(segment.values.part(at, values.size()), values);
+  const View into = segment.blocks.part(int8_bytes(at), int8_bytes(values.size()));
+  stored_.resize(into.bytes());
+  cpu::quantize(stored_.data(), values);
+  stream_.copy(into.data, stored_.data(), stored_.size());
+  stream_.synchronize();  // the copy must end before the next call overwrites `stored_`
+}
+
+void SegmentWriter::write(View into, std::span<const float> values) {
+  const void* source = values.data();
+  if (into.dtype != DType::f32) {
+    stored_.resize(into.bytes());
+    cpu::cast({stored_.data(), into.count, into.dtype}, values);
+    source = stored_.data();
+  }
+  stream_.copy(into.data, source, into.bytes());
+  stream_.synchronize();
+}
+
+void Engine::initialize(std::uint64_t seed) {
+  EngineSetup& setup = EngineAccess::setup(*this);
+  const OneThread one(setup.calling, "initialize");
+  agree(setup.ranks, "initialize", [&]() -> std::vector<Declaration> {
+    setup.check_sealed("initialize");
+    return {{"the seed", fmt::format("{}", seed)}};
+  });
+  Stream& stream = setup.scheduler.stream(Lane::gather);
+  EngineAccess::pass(*this).wait_idle(stream);
+  setup.end_live_save();
+  for (const Segment& segment : segments()) {
+    const auto [mean, deviation] = segment.param->init;
+    const std::string_view unit = segment.unit->name();
+    const NormalFill fill{seed, fnv1a(segment.param->name, fnv1a("/", fnv1a(unit))), segment.first,
+                          mean, deviation};
+    if (segment.values.count > 0 && segment.values.dtype == DType::f32) {
+      setup.ops().fill_normal(stream, segment.values, fill);
+    } else {
+      initialize_narrow(device(), stream, segment, fill);
+    }
+  }
+  refresh();
 }
 
 }  // namespace atoll_v1::atoll::fsdp

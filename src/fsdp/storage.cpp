@@ -28,16 +28,6 @@ class Parts {
   std::uint64_t offset_ = 0;
 };
 
-constexpr std::string_view parameters_of = "parameters of", gradient_of = "gradient of";
-
-void hold(Stream& stream, View memory, std::string_view what, const UnitState& unit) {
-  stream.backend().hold(memory.data, memory.bytes(), {what, unit.name});
-}
-
-// The bits of gradients that compute has not written yet: a NaN that computations do not return.
-constexpr std::byte poison{0xff};
-constexpr std::uint32_t unwritten_bits = 0xffffffff;
-
 DType master_dtype(const UnitBucket& bucket) {
   if (bucket.quantized) return DType::u8;
   return bucket.trainable ? DType::f32 : bucket.dtype;
@@ -169,7 +159,6 @@ void Storage::allocate() {
   allocate_parameters();
   allocate_gradients();
   allocate_slots();
-  hold_fixed_memory();
 }
 
 // Returns false if the resident parameters, which stay unsharded, contain the master parameters of
@@ -285,90 +274,33 @@ View Storage::cast_view(const Buffer& buffer, std::uint64_t elements) const {
   return buffer.view(setup_.options.precision.reduce).part(0, elements);
 }
 
-void Storage::hold_parameters(Stream& stream, std::size_t slot, const UnitState& unit) const {
-  hold(stream, parameter_slots_[slot].view(DType::u8), parameters_of, unit);
-}
-
-void Storage::hold_gradient(Stream& stream, std::size_t slot, const UnitState& unit) const {
-  hold(stream, gradient_slots_[slot].view(DType::u8), gradient_of, unit);
-}
-
-void Storage::hold_nothing(Stream& stream, const Buffer& slot) {
-  stream.backend().hold(slot.data(), slot.bytes(), {});
-}
-
-// Reports to the lifetime checker (ATOLL_CHECK=lifetimes) what each buffer with fixed content
-// holds, and that slots (buffers that units use in turn) are empty.
-void Storage::hold_fixed_memory() {
-  Stream& stream = scheduler_.stream(Lane::gather);
+std::vector<Storage::Content> Storage::contents() const {
+  std::vector<Content> all;
   for (const auto& entry : setup_.units) {
     const UnitState& unit = state_of(*entry);
-    hold(stream, unit.secondary_shard, "secondary shard of", unit);
+    const auto add = [&](const View& memory, std::string_view what) {
+      all.push_back({memory, {what, unit.name}});
+    };
+    add(unit.secondary_shard, "secondary shard of");
     for (const UnitBucket& bucket : unit.buckets) {
-      hold(stream, bucket.unsharded, parameters_of, unit);
+      add(bucket.unsharded, parameters_of);
       const bool is_part_of_unsharded = sharding_.resident && bucket.compute_copy.count == 0;
-      if (!is_part_of_unsharded) hold(stream, bucket.master, "masters of", unit);
-      hold(stream, bucket.unsharded_gradient, gradient_of, unit);
-      if (!sharding_.accumulates_unsharded) {
-        hold(stream, bucket.gradient, "gradient shard of", unit);
-      }
+      if (!is_part_of_unsharded) add(bucket.master, "masters of");
+      add(bucket.unsharded_gradient, gradient_of);
+      if (!sharding_.accumulates_unsharded) add(bucket.gradient, "gradient shard of");
     }
   }
-  stream.backend().hold(staging_.data(), staging_.bytes(), {"staging of reduced gradient shards"});
+  const auto add = [&](const Buffer& buffer, std::string_view what) {
+    all.push_back({buffer.view(DType::u8), {what}});
+  };
+  add(staging_, "staging of reduced gradient shards");
   for (const Buffer* casts : {&cast_unsharded_, &cast_shard_, &cast_replicate_}) {
-    stream.backend().hold(casts->data(), casts->bytes(),
-                          {"gradients in the type in which they are sent"});
+    add(*casts, "gradients in the type in which they are sent");
   }
-  stream.backend().hold(blocks_.data(), blocks_.bytes(), {"gathered blocks of 8-bit integers"});
-  for (const Buffer& slot : parameter_slots_) hold_nothing(stream, slot);
-  for (const Buffer& slot : gradient_slots_) hold_nothing(stream, slot);
-  stream.synchronize();
-}
-
-void Storage::report_uses(Stream& compute, const UnitState& unit, std::size_t position) const {
-  StreamBackend& stream = compute.backend();
-  const bool backward = position >= plan_.forward_length;
-  const Label by{backward ? "backward" : "forward", unit.name};
-  for (const UnitBucket& bucket : unit.buckets) {
-    const View parameters = unsharded(bucket, position);
-    stream.use(parameters.data, parameters.bytes(), Access::read, by, {parameters_of, unit.name});
-    if (!backward || !bucket.trainable) continue;
-    const View gradient = unsharded_gradient(unit, bucket);
-    stream.use(gradient.data, gradient.bytes(), Access::write, by, {gradient_of, unit.name});
-  }
-}
-
-void Storage::poison_gradients(Stream& compute, const UnitState& unit) const {
-  for (std::size_t p = 0; p < unit.params.size(); ++p) {
-    const auto& [index, slot] = unit.locations[p];
-    if (!unit.buckets[index].trainable) continue;
-    const View gradient =
-        unsharded_gradient(unit, unit.buckets[index]).part(slot.offset, slot.count);
-    compute.backend().fill(gradient.data, poison, gradient.bytes());
-  }
-}
-
-void Storage::check_gradients(Stream& compute, const UnitState& unit) const {
-  for (std::size_t p = 0; p < unit.params.size(); ++p) {
-    const auto& [index, slot] = unit.locations[p];
-    if (!unit.buckets[index].trainable || slot.count == 0) continue;
-    const View gradient =
-        unsharded_gradient(unit, unit.buckets[index]).part(slot.offset, slot.count);
-    const auto copy =
-        std::make_shared<Buffer>(setup_.options.device.allocate_staging(gradient.bytes()));
-    compute.copy(copy->data(), gradient.data, gradient.bytes());
-    compute.enqueue([copy, count = gradient.count, unit = unit.name, param = unit.params[p].name,
-                     rank = setup_.world().rank()] {
-      const std::span values(static_cast<const std::uint32_t*>(copy->data()), count);
-      const auto unwritten = std::ranges::find(values, unwritten_bits);
-      if (unwritten == values.end()) return;
-      throw make_error(
-          ErrorCode::internal,
-          "rank {}: ATOLL_CHECK=lifetimes: backward of unit {} did not write element {} of the {} "
-          "elements of the gradient of {}",
-          rank, unit, unwritten - values.begin(), count, param);
-    });
-  }
+  add(blocks_, "gathered blocks of 8-bit integers");
+  for (const Buffer& slot : parameter_slots_) add(slot, {});
+  for (const Buffer& slot : gradient_slots_) add(slot, {});
+  return all;
 }
 
 }  // namespace atoll_v1::atoll::fsdp

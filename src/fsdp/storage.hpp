@@ -3,11 +3,16 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
+#include "device/backend.hpp"
 #include "fsdp/setup.hpp"
 
 namespace atoll_v1::atoll::fsdp {
+
+// Content of unsharded buffers in messages of the lifetime checker, before the name of the unit.
+inline constexpr std::string_view parameters_of = "parameters of", gradient_of = "gradient of";
 
 // Owns every buffer that passes use. allocate() sets the views of all units; no memory is allocated
 // or moved afterwards. Storage knows where data is, while Gathering, Reducing and PassState decide
@@ -39,20 +44,14 @@ class Storage {
   // Returns the buffer for the gathered blocks of a quantized bucket.
   View gathered_blocks(const UnitBucket& bucket) const;
 
-  // The three hold functions report to the lifetime checker (ATOLL_CHECK=lifetimes), in the order
-  // of `stream`, what a slot (a buffer that units use in turn) contains from then on. Without a
-  // checker they do nothing.
-  void hold_parameters(Stream& stream, std::size_t slot, const UnitState& unit) const;
-  void hold_gradient(Stream& stream, std::size_t slot, const UnitState& unit) const;
-  static void hold_nothing(Stream& stream, const Buffer& slot);
-  // Reports to the lifetime checker (ATOLL_CHECK=lifetimes) what compute reads and writes in the
-  // scope at `position`.
-  void report_uses(Stream& compute, const UnitState& unit, std::size_t position) const;
-  // For the lifetime checker. poison_gradients() fills the unit's unsharded gradients with NaN
-  // before compute writes them; check_gradients() makes the stream fail if an element still has
-  // these bits.
-  void poison_gradients(Stream& compute, const UnitState& unit) const;
-  void check_gradients(Stream& compute, const UnitState& unit) const;
+  // What a buffer holds, for the lifetime checker.
+  struct Content {
+    View memory;
+    Label content;
+  };
+  // Returns the content of each buffer whose content never changes. Slots (buffers that units use
+  // in turn) are empty.
+  std::vector<Content> contents() const;
 
  private:
   void plan_memory();
@@ -62,7 +61,6 @@ class Storage {
   void allocate_parameters();
   void allocate_gradients();
   void allocate_slots();
-  void hold_fixed_memory();
   View cast_view(const Buffer& buffer, std::uint64_t elements) const;
 
   EngineSetup& setup_;

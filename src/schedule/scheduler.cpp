@@ -1,31 +1,163 @@
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "atoll/schedule.hpp"
-#include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/operation_label.hpp"
 #include "device/backend.hpp"
 #include "device/checked/device.hpp"
-#include "schedule/activity_log.hpp"
 #include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-TraceRecord record_of(Activity activity, std::string_view axis, std::uint64_t bytes,
-                      std::string_view label) {
-  return {
-      .activity = activity, .label = std::string(label), .bytes = bytes, .axis = std::string(axis)};
+constexpr std::array<std::string_view, 3> lane_names = {"gather", "reduce", "replicate"};
+
+constexpr std::size_t lane_index(Lane lane) { return static_cast<std::size_t>(lane); }
+
+// A record whose times are not known yet, because its stream has not passed the stamps. It has only
+// the texts that may be gone later; take_records() builds the others.
+struct LogEntry {
+  TraceRecord record;
+  Lane lane = Lane::gather;
+  // Number of the collective on its lane. For a wait: number of the last collective to wait for; 0
+  // if it does not wait for a lane.
+  std::uint64_t number = 0;
+  Stamp begin{}, end{};
+  std::string_view axis{};
+};
+
+constexpr std::size_t capacity_unasked = 16'384;  // records kept before the first take()
+constexpr std::size_t capacity_asked = 262'144;   // records kept after the first take()
+
+// Waits shorter than this are dropped, because they are only the overhead of the time stamps.
+constexpr std::int64_t shortest_wait_ns = 1'000;
+
+bool set_times(LogEntry& entry) {
+  const auto begin = entry.begin.ns(), end = entry.end.ns();
+  if (!begin || !end) return false;
+  entry.record.begin_ns = *begin;
+  entry.record.end_ns = std::max(*begin, *end);
+  return true;
 }
 
-Lane lane_of(Activity collective) {
-  if (collective == Activity::all_gather) return Lane::gather;
-  return collective == Activity::reduce_scatter ? Lane::reduce : Lane::replicate;
+void set_texts(LogEntry& entry) {
+  TraceRecord& record = entry.record;
+  const std::string_view lane = lane_names[lane_index(entry.lane)];
+  record.axis = entry.axis;
+  if (is_collective(record.activity)) record.row = lane;
+  if (record.activity != Activity::wait || entry.number == 0) return;
+  record.label.insert(0, record.label.empty() ? "" : " ").insert(0, lane);
+}
+
+std::int64_t overlap_ns(const TraceRecord& a, const TraceRecord& b) {
+  return std::min(a.end_ns, b.end_ns) - std::max(a.begin_ns, b.begin_ns);
+}
+
+void attribute(const LogEntry& wait, std::span<LogEntry* const> collectives) {
+  const auto first = std::ranges::partition_point(collectives, [&](const LogEntry* entry) {
+    return entry->record.end_ns <= wait.record.begin_ns;
+  });
+  for (auto entry = first; entry != collectives.end(); ++entry) {
+    if ((*entry)->number > wait.number) break;
+    const std::int64_t both = overlap_ns(wait.record, (*entry)->record);
+    if (both <= 0) break;
+    (*entry)->record.waited_ns += both;
+  }
+}
+
+// Computes how long compute waited for each collective: the time during which a wait and the
+// collective overlap. A lane runs one operation at a time, in order, so compute that waits for an
+// event of the lane waits for the operation that the lane is running. An all-reduce across replicas
+// waits for reduce-scatters, so a wait for the lane `replicate` is also attributed to earlier
+// collectives on the lane `reduce`.
+void attribute_waits(std::span<LogEntry* const> entries) {
+  std::array<std::vector<LogEntry*>, 3> lanes;
+  for (LogEntry* entry : entries) {
+    if (!is_collective(entry->record.activity)) continue;
+    lanes[lane_index(entry->lane)].push_back(entry);
+  }
+  for (const LogEntry* entry : entries) {
+    if (entry->record.activity != Activity::wait) continue;
+    attribute(*entry, lanes[lane_index(entry->lane)]);
+    if (entry->lane != Lane::replicate) continue;
+    attribute(*entry, lanes[lane_index(Lane::reduce)]);
+  }
+}
+
+bool is_wait_for_nothing(const TraceRecord& record) {
+  return record.activity == Activity::wait && record.end_ns - record.begin_ns < shortest_wait_ns;
+}
+
+class ActivityLog {
+ public:
+  void add(LogEntry&& entry) {
+    if (entries_.size() < capacity_) {
+      entries_.push_back(std::move(entry));
+      return;
+    }
+    entries_[oldest_] = std::move(entry);
+    oldest_ = (oldest_ + 1) % capacity_;
+    ++left_out_;
+  }
+
+  // Removes and returns the records whose times are known.
+  TraceLog take() {
+    std::ranges::rotate(entries_, entries_.begin() + static_cast<std::ptrdiff_t>(oldest_));
+    oldest_ = 0;
+    capacity_ = capacity_asked;
+    std::vector<LogEntry*> complete;
+    std::vector<LogEntry> open;
+    for (LogEntry& entry : entries_) {
+      if (set_times(entry)) {
+        complete.push_back(&entry);
+      } else {
+        open.push_back(std::move(entry));
+      }
+    }
+    attribute_waits(complete);
+    TraceLog log;
+    log.left_out = std::exchange(left_out_, 0);
+    log.records.reserve(complete.size());
+    for (LogEntry* entry : complete) {
+      if (is_wait_for_nothing(entry->record)) continue;
+      set_texts(*entry);
+      log.records.push_back(std::move(entry->record));
+    }
+    entries_.clear();  // unlike an assignment, clear() keeps the allocation
+    std::ranges::move(open, std::back_inserter(entries_));
+    return log;
+  }
+
+ private:
+  std::vector<LogEntry> entries_;  // a ring buffer once the log is full
+  std::size_t oldest_ = 0;
+  std::size_t capacity_ = capacity_unasked;
+  std::uint64_t left_out_ = 0;
+};
+
+// A collective and how its record names it.
+struct CollectiveCall {
+  Activity activity;
+  Lane lane;
+  std::string_view axis, label;
+};
+
+Work start_collective(Activity collective, Communicator& communicator, ConstView src, View dst,
+                      Stream& lane) {
+  if (collective == Activity::all_gather) return communicator.all_gather(src, dst, lane);
+  if (collective == Activity::reduce_scatter)
+    return communicator.reduce_scatter(src, dst, ReduceOp::sum, lane);
+  return communicator.all_reduce(src, dst, ReduceOp::sum, lane);
 }
 
 // Returns `axis`, or an axis of this rank alone if `axis` has no ranks. `other` then provides the
@@ -50,9 +182,9 @@ struct Scheduler::Impl {
         device(shard.world->config().check == "lifetimes"
                    ? checked_device(options.device, shard.world->rank())
                    : options.device),
-        streams{device.stream({.name = "gather", .priority = StreamPriority::high}),
-                device.stream({.name = "reduce", .priority = StreamPriority::high}),
-                device.stream({.name = "replicate"})} {
+        streams{lane_stream(Lane::gather, StreamPriority::high),
+                lane_stream(Lane::reduce, StreamPriority::high),
+                lane_stream(Lane::replicate, StreamPriority::normal)} {
     // All ranks open the communicators in this order. Each lane has its own communicator, so that
     // no lane waits for another lane.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
@@ -76,34 +208,32 @@ struct Scheduler::Impl {
     if (!secondary.ranks.empty()) gather_secondary = open(secondary, "gather");
   }
 
-  std::optional<Communicator>& communicator(Lane lane) {
-    return communicators[static_cast<std::size_t>(lane)];
+  Stream lane_stream(Lane lane, StreamPriority priority) const {
+    return device.stream({.name = std::string(lane_names[lane_index(lane)]), .priority = priority});
   }
-  Stream& stream(Lane lane) { return streams[static_cast<std::size_t>(lane)]; }
+  std::optional<Communicator>& communicator(Lane lane) { return communicators[lane_index(lane)]; }
+  Stream& stream(Lane lane) { return streams[lane_index(lane)]; }
 
-  // Enqueues a collective on its lane after `after`, and logs `record` with stamps before and after
-  // the collective. Without a communicator the collective is a copy.
-  template <class Start>
-  Work collective(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
-                  View dst, const Event& after, const Start& start) {
-    const Lane lane = lane_of(record.activity);
-    Stream& on = stream(lane);
+  // Enqueues a collective on its lane after `after`, and logs it with stamps before and after the
+  // collective. Without a communicator the collective is a copy.
+  Work collective(const CollectiveCall& call, std::optional<Communicator>& communicator,
+                  ConstView src, View dst, const Event& after) {
+    Stream& on = stream(call.lane);
     on.wait(after);
     if (!communicator) return Work::local_copy(src, dst, on);
-    record.row = on.name();
-    record.ranks = communicator->size();
     const Stamp begin = on.stamp();
-    const OperationLabel label(record.label);
-    Work work = start(*communicator, on);
-    log.add({std::move(record), lane, ++collectives, begin, on.stamp()});
+    const OperationLabel label(call.label);
+    Work work = start_collective(call.activity, *communicator, src, dst, on);
+    log.add({.record = {.activity = call.activity,
+                        .label = std::string(call.label),
+                        .bytes = std::max(src.bytes(), dst.bytes()),
+                        .ranks = communicator->size()},
+             .lane = call.lane,
+             .number = ++collectives,
+             .begin = begin,
+             .end = on.stamp(),
+             .axis = call.axis});
     return work;
-  }
-
-  Work all_gather(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
-                  View dst, const Event& after) {
-    return collective(
-        communicator, std::move(record), src, dst, after,
-        [&](Communicator& on, Stream& lane) { return on.all_gather(src, dst, lane); });
   }
 
   Axis shard, replicate, secondary;
@@ -127,35 +257,27 @@ Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 Scheduler::~Scheduler() = default;
 
 Work Scheduler::all_gather(ConstView src, View dst, const Event& after, std::string_view label) {
-  return impl_->all_gather(impl_->communicator(Lane::gather),
-                           record_of(Activity::all_gather, "shard", dst.bytes(), label), src, dst,
-                           after);
+  return impl_->collective({Activity::all_gather, Lane::gather, "shard", label},
+                           impl_->communicator(Lane::gather), src, dst, after);
 }
 
 Work Scheduler::all_gather_secondary(ConstView src, View dst, const Event& after,
                                      std::string_view label) {
   require(!impl_->secondary.ranks.empty(),
           "Scheduler: all_gather_secondary() needs SchedulerOptions::secondary, which is empty");
-  return impl_->all_gather(impl_->gather_secondary,
-                           record_of(Activity::all_gather, "secondary", dst.bytes(), label), src,
-                           dst, after);
+  return impl_->collective({Activity::all_gather, Lane::gather, "secondary", label},
+                           impl_->gather_secondary, src, dst, after);
 }
 
 Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after,
                                std::string_view label) {
-  return impl_->collective(impl_->communicator(Lane::reduce),
-                           record_of(Activity::reduce_scatter, "shard", src.bytes(), label), src,
-                           dst, after, [&](Communicator& on, Stream& lane) {
-                             return on.reduce_scatter(src, dst, ReduceOp::sum, lane);
-                           });
+  return impl_->collective({Activity::reduce_scatter, Lane::reduce, "shard", label},
+                           impl_->communicator(Lane::reduce), src, dst, after);
 }
 
 Work Scheduler::all_reduce(View data, const Event& after, std::string_view label) {
-  return impl_->collective(impl_->communicator(Lane::replicate),
-                           record_of(Activity::all_reduce, "replicate", data.bytes(), label), data,
-                           data, after, [&](Communicator& on, Stream& lane) {
-                             return on.all_reduce(data, data, ReduceOp::sum, lane);
-                           });
+  return impl_->collective({Activity::all_reduce, Lane::replicate, "replicate", label},
+                           impl_->communicator(Lane::replicate), data, data, after);
 }
 
 LaneEvent Scheduler::run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,
@@ -178,10 +300,12 @@ void Scheduler::wait(Stream& compute, const LaneEvent& event, std::string_view l
   }
   const Stamp begin = compute.stamp();
   compute.wait(event, WaitReason::communication);
-  TraceRecord record{.activity = Activity::wait, .row = compute.name()};
-  if (event.through() > 0) record.label = impl_->stream(event.lane()).name();
-  if (!label.empty()) record.label.append(record.label.empty() ? "" : " ").append(label);
-  impl_->log.add({std::move(record), event.lane(), event.through(), begin, compute.stamp()});
+  impl_->log.add(
+      {.record = {.activity = Activity::wait, .row = compute.name(), .label = std::string(label)},
+       .lane = event.lane(),
+       .number = event.through(),
+       .begin = begin,
+       .end = compute.stamp()});
 }
 
 Stamp Scheduler::begin_work(Stream& stream) {
@@ -193,8 +317,9 @@ void Scheduler::end_work(Stream& stream, const Stamp& begin, std::string_view wh
   if (!begin) return;
   std::string label(what);
   if (!subject.empty()) label.append(" ").append(subject);
-  impl_->log.add(
-      {{.row = stream.name(), .label = std::move(label)}, Lane::gather, 0, begin, stream.stamp()});
+  impl_->log.add({.record = {.row = stream.name(), .label = std::move(label)},
+                  .begin = begin,
+                  .end = stream.stamp()});
 }
 
 void Scheduler::set_recording(Recording recording) { impl_->recording = recording; }

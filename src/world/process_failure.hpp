@@ -46,4 +46,17 @@ class IgnoringErrors {
   static inline thread_local int depth = 0;
 };
 
+// Blocks until a stream, an event or all lanes have completed. Ignores failures: callers that
+// waited for the failed work have received them, and an error that no caller has received stays
+// unobserved.
+template <class Work>
+void settle(Work& work) noexcept {
+  const IgnoringErrors ignoring;
+  try {
+    work.synchronize();
+  } catch (...) {
+    return;
+  }
+}
+
 }  // namespace atoll_v1::atoll

@@ -26,7 +26,7 @@
 #include "atoll/log.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/index.hpp"
-#include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/safetensors.hpp"
 #include "thread_ranks.hpp"
 
 namespace {

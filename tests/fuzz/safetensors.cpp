@@ -5,7 +5,7 @@
 #include <span>
 
 #include "atoll/error.hpp"
-#include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/safetensors.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   namespace fsdp = atoll::fsdp;

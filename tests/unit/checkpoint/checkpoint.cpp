@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/safetensors.hpp"
 #include "unit/error_text.hpp"
 
 using namespace atoll_test::checkpoint;

@@ -13,7 +13,7 @@
 
 #include "atoll/communicator.hpp"
 #include "checkpoint/bounded_json.hpp"
-#include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/safetensors.hpp"
 #include "checkpoint/together.hpp"
 #include "core/terminal_safe.hpp"
 #include "unit/checkpoint/checkpoint.hpp"

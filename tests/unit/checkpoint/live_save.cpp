@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "checkpoint/live_save.hpp"
+#include "checkpoint/content.hpp"
 #include "unit/checkpoint/checkpoint.hpp"
 #include "unit/fsdp/toy.hpp"
 

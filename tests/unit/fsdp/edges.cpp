@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "atoll/optimizer.hpp"
-#include "fsdp/unit.hpp"
+#include "fsdp/setup.hpp"
 #include "thread_ranks.hpp"
 #include "unit/fsdp/toy.hpp"
 

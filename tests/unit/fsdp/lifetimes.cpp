@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "fsdp/unit.hpp"
+#include "fsdp/setup.hpp"
 #include "thread_ranks.hpp"
 #include "unit/deaf_device.hpp"
 #include "unit/error_text.hpp"

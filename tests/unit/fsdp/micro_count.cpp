@@ -1,6 +1,6 @@
 // Ranks find a difference between their numbers of micro batches, also if only some of them change
 // the number.
-#include "fsdp/micro_count.hpp"
+#include "fsdp/step_comparison.hpp"
 
 #include <doctest/doctest.h>
 

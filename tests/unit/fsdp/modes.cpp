@@ -13,7 +13,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "atoll/optimizer.hpp"
-#include "fsdp/unit.hpp"
+#include "fsdp/setup.hpp"
 #include "thread_ranks.hpp"
 #include "unit/fsdp/toy.hpp"
 #include "unit/jitter_device.hpp"

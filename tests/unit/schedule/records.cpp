@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "atoll/schedule.hpp"
 #include "planted_delay.hpp"
-#include "schedule/activity_log.hpp"
 #include "thread_ranks.hpp"
 
 using namespace std::chrono_literals;
@@ -225,27 +225,30 @@ TEST_CASE(
   atoll_test::plant_delay(-1, 1, 0, 0);
 }
 
-TEST_CASE("the log keeps the newest records and all incomplete records") {
-  auto stream = atoll::Device::cpu().stream();
-  atoll::ActivityLog log;
-  std::mutex gate;
-  gate.lock();
-  const auto known = stream.stamp();
-  stream.synchronize();
-  constexpr std::size_t more = 5;
-  for (std::size_t i = 0; i < atoll::ActivityLog::capacity_unasked + more; ++i) {
-    log.add({{.label = std::to_string(i)}, Lane::gather, i, known, known});
-  }
-  stream.enqueue([&] { const std::lock_guard lock(gate); });
-  log.add({{.label = "open"}, Lane::gather, 0, known, stream.stamp()});
-  const auto first = log.take();
-  CHECK(first.left_out == more + 1);
-  REQUIRE(first.records.size() == atoll::ActivityLog::capacity_unasked - 1);
-  CHECK(first.records.front().label == std::to_string(more + 1));
-  gate.unlock();
-  stream.synchronize();
-  const auto second = log.take();
-  CHECK(second.left_out == 0);
-  REQUIRE(second.records.size() == 1);
-  CHECK(second.records[0].label == "open");
+TEST_CASE("a scheduler keeps the newest records and all incomplete records") {
+  run_thread_ranks(1, [](atoll::World& world) {
+    Step step(atoll::Mesh::make(world, {1, 1}));
+    atoll::Scheduler& scheduler = step.scheduler;
+    scheduler.set_recording(atoll::Recording::work);
+    constexpr std::size_t kept = 16'384, more = 5;
+    for (std::size_t i = 0; i < kept + more; ++i) {
+      scheduler.end_work(step.compute, scheduler.begin_work(step.compute), std::to_string(i));
+    }
+    step.compute.synchronize();
+    std::mutex gate;
+    gate.lock();
+    const auto begin = scheduler.begin_work(step.compute);
+    step.compute.enqueue([&] { const std::lock_guard lock(gate); });
+    scheduler.end_work(step.compute, begin, "open");
+    const auto first = scheduler.take_records();
+    CHECK(first.left_out == more + 1);
+    REQUIRE(first.records.size() == kept - 1);
+    CHECK(first.records.front().label == std::to_string(more + 1));
+    gate.unlock();
+    step.compute.synchronize();
+    const auto second = scheduler.take_records();
+    CHECK(second.left_out == 0);
+    REQUIRE(second.records.size() == 1);
+    CHECK(second.records[0].label == "open");
+  });
 }

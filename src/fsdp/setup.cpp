@@ -1,4 +1,4 @@
-#include "fsdp/unit.hpp"
+#include "fsdp/setup.hpp"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/log.hpp"
 #include "core/terminal_safe.hpp"
-#include "fsdp/strategy.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -30,8 +30,13 @@ std::uint64_t checked_count(const ParamSpec& param) {
   return count;
 }
 
-bool is_plain(std::string_view name) {
-  return std::ranges::none_of(name, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+// Throws Error(invalid_argument) for a name that `what` cannot have.
+void check_name(std::string_view call, std::string_view what, std::string_view name) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  require(!name.empty(), "{}: {} needs a name", call, what);
+  require(std::ranges::none_of(name, is_control), "{}: the name of {} has a control character",
+          call, what);
+  require(!invalid_utf8(name), "{}: the name of {} is not valid UTF-8", call, what);
 }
 
 // Throws Error(invalid_argument) for initial values that no parameter can have.
@@ -45,19 +50,13 @@ void check_init(std::string_view unit, const ParamSpec& param) {
 }
 
 void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
-  if (unit.empty()) throw invalid("add_unit: a unit needs a name");
-  require(is_plain(unit), "add_unit: the name of a unit has a control character");
-  require(!invalid_utf8(unit), "add_unit: the name of a unit is not valid UTF-8");
+  check_name("add_unit", "a unit", unit);
+  const std::string call = fmt::format("add_unit({})", unit);
   if (params.empty()) throw invalid("add_unit({}): a unit needs at least one parameter", unit);
   std::set<std::string_view> names;
   std::uint64_t total = 0;
   for (const auto& param : params) {
-    if (param.name.empty())
-      throw invalid("add_unit({}): parameter {} needs a name", unit, &param - params.data());
-    require(is_plain(param.name), "add_unit({}): the name of parameter {} has a control character",
-            unit, &param - params.data());
-    require(!invalid_utf8(param.name), "add_unit({}): the name of parameter {} is not valid UTF-8",
-            unit, &param - params.data());
+    check_name(call, fmt::format("parameter {}", &param - params.data()), param.name);
     require(names.insert(param.name).second,
             "add_unit({}): two parameters have the name {}: choose another name for one of them",
             unit, param.name);
@@ -79,6 +78,15 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
         "a unit has at most {} elements",
         unit, param.name, fmt::join(param.shape, " x "), most_unit_elements);
   }
+}
+
+// Backends of GPUs leave sums of 16 bits and sums in a fixed order to the library. Then the lanes
+// of reductions only move data, so they need no compute units if gathers need none.
+ComputeUnits reduce_units(const Options& options, const Config& config) {
+  const bool library_sums =
+      size_of(options.precision.reduce) < sizeof(float) || config.deterministic != 0;
+  const bool none = library_sums && options.gather_units == ComputeUnits::none;
+  return none ? ComputeUnits::none : ComputeUnits::few;
 }
 
 }  // namespace
@@ -149,6 +157,66 @@ UnitState::UnitState(std::string_view name_, std::size_t index_, std::vector<Par
     Location& location = locations[p];
     location.slot = buckets[location.bucket].layout.slots[index_in_bucket[p]];
   }
+}
+
+EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
+    : options(std::move(options_)),
+      ranks(mesh.world(), mesh.axis("world").ranks),
+      sharding(sharding_of(mesh, options)),
+      scheduler(sharding.shard, sharding.replicate,
+                {.device = options.device,
+                 .secondary = sharding.secondary,
+                 .backend = options.backend,
+                 .root = mesh.axis("world"),
+                 .gather_units = options.gather_units,
+                 .reduce_units = reduce_units(options, mesh.world().config())}) {
+  options.device = scheduler.device();
+  if (!world().config().check.empty() && world().rank() == 0) {
+    log::info("ATOLL_CHECK={}: every use of device memory is checked, so steps take longer",
+              world().config().check);
+  }
+}
+
+void EngineSetup::set_zero(const Buffer& buffer) {
+  Stream& stream = scheduler.stream(Lane::gather);
+  stream.zero(buffer.data(), buffer.bytes());
+  stream.synchronize();
+}
+
+void EngineSetup::check_sealed(std::string_view call) const {
+  require(sealed, "{}: call Engine::seal() first", call);
+}
+
+void EngineSetup::begin_fill(const Segment& segment) {
+  unfilled = fmt::format("parameter {} of unit {}", segment.param->name, segment.unit->name());
+}
+
+void EngineSetup::check_no_live_save(std::string_view call) const {
+  require(!is_saving,
+          "{}: the save that save_beside() has begun is not over: call finish() of its PendingSave "
+          "first",
+          call);
+}
+
+void EngineSetup::end_live_save() {
+  if (!live_save) return;
+  try {
+    live_save->wait();
+  } catch (...) {
+    return;  // finish() throws the error
+  }
+}
+
+void EngineSetup::end_saving() {
+  live_save.reset();
+  is_saving = false;
+}
+
+void EngineSetup::check_values(std::string_view call) const {
+  require(has_values,
+          "{}: {} no values: call initialize(), assign(), load() or import_weights() first, or "
+          "refresh() after writing Segment::values",
+          call, unfilled.empty() ? "the parameters have" : unfilled + " has");
 }
 
 }  // namespace atoll_v1::atoll::fsdp
