@@ -17,8 +17,8 @@ bool may_be_active(const TopologyNic& nic);
 // fabric that joins the hosts.
 std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics);
 
-// Returns the share of the NICs' bandwidth that all_gathers of 512 MB reach over at least two hosts:
-// the mean for 256 MB and 1 GB in the table of collective_time.cpp.
+// Returns the share of the NICs' bandwidth that all_gathers of 512 MB reach over at least two
+// hosts: the mean for 256 MB and 1 GB in the table of collective_time.cpp.
 double nic_efficiency(int hosts);
 
 }  // namespace atoll_v1::atoll

@@ -11,8 +11,9 @@
 namespace atoll_v1::atoll {
 
 struct RankDeviceOptions {
-  // "cpu" (or "host"), "cuda" or "auto". With "cuda" the ranks of a host share its GPUs round-robin.
-  // "auto" chooses GPUs if every rank gets a different GPU that passes `check`, and otherwise CPUs.
+  // "cpu" (or "host"), "cuda" or "auto". With "cuda" the ranks of a host share its GPUs
+  // round-robin. "auto" chooses GPUs if every rank gets a different GPU that passes `check`, and
+  // otherwise CPUs.
   std::string wanted = "auto";
   // Backend of the communicators that will be opened; empty means any backend.
   std::string backend = {};

@@ -19,7 +19,7 @@
 
 namespace atoll_collectives {
 
-namespace kernels = atoll_v1::atoll::host;
+namespace kernels = atoll_v1::atoll::cpu;
 using kernels::Stores;
 
 // Copies `bytes` from `src` to `dst`; does nothing if `dst` equals `src`.

@@ -1,5 +1,5 @@
-// The simulated backend: no data moves, and each operation gets the time that it would take on the links
-// of the group.
+// The simulated backend: no data moves, and each operation gets the time that it would take on the
+// links of the group.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

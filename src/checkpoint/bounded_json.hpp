@@ -20,9 +20,10 @@ struct JsonLimits {
 // Receives a member of the outermost object, which is then forgotten.
 using JsonMember = std::function<void(const std::string& key, const nlohmann::json& value)>;
 
-// Returns the value, without the members that `member` receives. Throws Error(bad_data), which names
-// the file, if the text is not JSON (with the byte), has a key twice in one object, or exceeds a
-// limit (with the first byte). Of the outermost object, `member` must find a key that comes twice.
+// Returns the value, without the members that `member` receives. Throws Error(bad_data), which
+// names the file, if the text is not JSON (with the byte), has a key twice in one object, or
+// exceeds a limit (with the first byte). Of the outermost object, `member` must find a key that
+// comes twice.
 nlohmann::json parse_bounded_json(std::string_view text, const std::filesystem::path& file,
                                   JsonLimits limits = {}, const JsonMember& member = {});
 

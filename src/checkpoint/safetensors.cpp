@@ -69,7 +69,7 @@ struct Complaints {
   }
 };
 
-DType dtype_of(const Json& tensor, std::string_view name, const Complaints& complaints) {
+DType dtype_in(const Json& tensor, std::string_view name, const Complaints& complaints) {
   const auto found = tensor.find("dtype");
   if (found == tensor.end() || !found->is_string()) complaints.in(name, "has no dtype");
   const auto& tag = found->get_ref<const std::string&>();
@@ -104,7 +104,7 @@ SafetensorsEntry entry_of(const std::string& name, const Json& tensor,
   if (!tensor.is_object()) complaints.in(name, "is not an object");
   SafetensorsEntry entry;
   entry.name = name;
-  entry.data.dtype = dtype_of(tensor, name, complaints);
+  entry.data.dtype = dtype_in(tensor, name, complaints);
   entry.shape = numbers_of(tensor, "shape", name, complaints);
   entry.data.count = 1;
   for (const std::uint64_t extent : entry.shape) {

@@ -51,9 +51,9 @@ class Fd {
   void share_with_children() const noexcept { mark(false); }
 
  private:
-  // The table of owned numbers needs no lock and no memory allocation, because a child may be forked
-  // while another thread opens a descriptor. Linux allows larger numbers only if an administrator
-  // raises fs.nr_open; a child keeps descriptors with larger numbers.
+  // The table of owned numbers needs no lock and no memory allocation, because a child may be
+  // forked while another thread opens a descriptor. Linux allows larger numbers only if an
+  // administrator raises fs.nr_open; a child keeps descriptors with larger numbers.
   static constexpr std::size_t most = std::size_t{1} << 20;
   static constexpr std::size_t bits = 64;
   static inline std::array<std::atomic<std::uint64_t>, most / bits> owned{};

@@ -1,6 +1,6 @@
-// The interfaces that a kind of device implements. Each subfolder holds one implementation; tests add
-// another, which proves that no caller depends on the CPU device. libatoll exports the interfaces for
-// libatoll_planner, which adds simulated devices and comes from the same build.
+// The interfaces that a kind of device implements. Each subfolder holds one implementation; tests
+// add another, which proves that no caller depends on the CPU device. libatoll exports the
+// interfaces for libatoll_planner, which adds simulated devices and comes from the same build.
 #pragma once
 
 #include <atomic>
@@ -67,8 +67,8 @@ class ClockStamp final : public StampBackend {
   std::atomic<std::int64_t> ns_{unknown};
 };
 
-// Work of a simulated stream: seconds before it uses resources, seconds that it takes alone, and the
-// share of each resource that it uses meanwhile (simulated::Use).
+// Work of a simulated stream: seconds before it uses resources, seconds that it takes alone, and
+// the share of each resource that it uses meanwhile (simulated::Use).
 struct ModelledWork {
   std::string_view name;
   double latency = 0, seconds = 0;

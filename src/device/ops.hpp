@@ -66,8 +66,8 @@ struct NormalFill {
   float mean, deviation;
 };
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection with good avalanche, from which
-// kernels draw random bits.
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection with good avalanche, from
+// which kernels draw random bits.
 constexpr std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -97,12 +97,12 @@ class DeviceOps {
   // rounded once. dst may equal src.
   virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
   // Copies the rows of the grid to dst, column by column: (0, 0), (1, 0), ..., (0, 1), (1, 1), ...
-  // dst has the type of src, or is f32 and src is bf16 or f16. Multiplies floating-point elements by
-  // `factor`, in the type of dst; for other types it must be 1.
+  // dst has the type of src, or is f32 and src is bf16 or f16. Multiplies floating-point elements
+  // by `factor`, in the type of dst; for other types it must be 1.
   virtual void pack_rows(Stream& stream, View dst, ConstView src, const RowGrid& grid,
                          double factor) = 0;
   // dst[i] = op over all p of parts[p * dst.count + i], with the order and rounding of
-  // host::reduce_into (host/reduce.hpp). If `block` is not 0, one tree combines each run of
+  // cpu::reduce_into (host/reduce.hpp). If `block` is not 0, one tree combines each run of
   // `block` parts, and a second tree combines the results. Supports all types except f8e4m3 and
   // f8e5m2. For a bf16 or f16 dst the parts may be f32; the result is rounded once.
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;

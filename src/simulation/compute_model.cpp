@@ -77,9 +77,9 @@ const std::array<ComputeModel, 10>& compute_models() {
   return models;
 }
 
-// Whether a text has the words of `name`, separated or not, in any case: "h100 pcie", "h100pcie" and
-// "8xh100-pcie" have those of "H100-PCIe". Letters may follow, as in "a100sxm", but no digits: an
-// A1000 is no A100.
+// Whether a text has the words of `name`, separated or not, in any case: "h100 pcie", "h100pcie"
+// and "8xh100-pcie" have those of "H100-PCIe". Letters may follow, as in "a100sxm", but no digits:
+// an A1000 is no A100.
 bool has_words(const std::string& text, std::string_view name) {
   std::string pattern = "(^|[^a-z0-9]|[0-9]x)";
   for (const char c : name) pattern += c == '-' ? "[^a-z0-9]*" : std::string(1, c);

@@ -5,13 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "unit/train/data_temporary.hpp"
-#include "atoll/planner.hpp"
 #include "atoll/device.hpp"
+#include "atoll/planner.hpp"
 #include "model/config.hpp"
 #include "plan/cluster.hpp"
 #include "plan/measure.hpp"
 #include "plan/simulate.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using train_test::TemporaryFolder;
 

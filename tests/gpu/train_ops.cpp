@@ -28,8 +28,8 @@ const AttentionShape shapes[] = {
 };
 
 // Returns the allowed difference of attention results. It is large because attention is a softmax
-// over hundreds of products of rounded inputs. cuDNN also rounds the probabilities, and the gradient
-// of a value sums hundreds of them: on an H100, the largest difference is 0.021.
+// over hundreds of products of rounded inputs. cuDNN also rounds the probabilities, and the
+// gradient of a value sums hundreds of them: on an H100, the largest difference is 0.021.
 double allowed_of_attention(DType dtype) { return dtype == DType::bf16 ? 3e-2 : 2e-5; }
 
 // Scratch memory that is filled with NaN, because its earlier users may leave any values in it.

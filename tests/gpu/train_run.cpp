@@ -11,13 +11,13 @@
 #include <string>
 
 #include "../train/job.hpp"
-#include "unit/train/data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
 #include "loop/nonfinite.hpp"
 #include "loop/optimizer.hpp"
 #include "loop/rank_compute.hpp"
 #include "loop/trainer.hpp"
 #include "thread_ranks.hpp"
+#include "unit/train/data_temporary.hpp"
 
 using train_test::TemporaryFolder;
 

@@ -1,4 +1,5 @@
-// Which checkpoint of a results folder is the newest, and a results folder that is moved during the run or has folders that cannot be read.
+// Which checkpoint of a results folder is the newest, and a results folder that is moved during the
+// run or has folders that cannot be read.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -30,8 +30,8 @@ struct RankResult {
   int shard_index = 0;
 };
 
-// Runs a job and returns the results by rank. Deletes the checkpoints in the results folder before a
-// job without `resume`. Rethrows the error of the lowest failing rank. Calls
+// Runs a job and returns the results by rank. Deletes the checkpoints in the results folder before
+// a job without `resume`. Rethrows the error of the lowest failing rank. Calls
 // `inspect` with every rank's engine. The peak FLOP/s for MFU is measured only briefly, to save
 // time.
 std::vector<RankResult> run_job(int ranks, const train::RunOptions& options,

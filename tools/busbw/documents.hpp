@@ -25,8 +25,8 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
                     const PairReport& report, std::span<const atoll::Finding> ports);
 // Content of --save: the measured curve.
 std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables);
-// Content of --plot: a page for a browser with a curve for each collective, type, reduction, root and
-// place, and its limit where that is known.
+// Content of --plot: a page for a browser with a curve for each collective, type, reduction, root
+// and place, and its limit where that is known.
 std::string to_page(std::span<const Table> tables);
 
 // Checks that rank 0 can write the file. Throws Error(io).

@@ -1,5 +1,6 @@
-// The common part of all command lines: --version, the manual page, and the completion for bash, which
-// are made from the declarations of the options, as is --help; configuration files; errors; numbers.
+// The common part of all command lines: --version, the manual page, and the completion for bash,
+// which are made from the declarations of the options, as is --help; configuration files; errors;
+// numbers.
 #pragma once
 
 #include <functional>

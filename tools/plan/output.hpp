@@ -24,7 +24,8 @@ void print(const std::vector<Candidate>& found, const Scaling& scaling, const Fl
 void write_json(const std::vector<Candidate>& found, const Flags& flags);
 void write_page(const std::vector<Candidate>& found, const Scaling& scaling, const Flags& flags);
 
-// --- page.cpp: a page with the ranked candidates, one step of the best, its memory, and its growth ---
+// --- page.cpp: a page with the ranked candidates, one step of the best, its memory, and its growth
+// ---
 
 // Returns one HTML document that needs no other file. `found` has at least one candidate; `remarks`
 // are sentences without a full stop, shown below the figures.

@@ -30,7 +30,7 @@ class LinkRates {
   const RankGroups groups;
 
   // Returns the rate inside a near group (an island or a host), given the index of the group.
-  std::optional<double> inside(int near);
+  std::optional<double> intra(int near);
   // Returns the PCIe rate of a host: the rate of the slowest PCIe link among the GPUs that ranks
   // use. `host` indexes MeshSites::hosts.
   std::optional<double> pcie(int host);
@@ -94,7 +94,7 @@ class StepModel {
   const RankGroups& groups_;
   // Rates in GB/s of each rank: inside each near group, and over PCIe and the network of each host.
   // A rate that no source provides is assumed.
-  std::vector<GroupRate> inside_, pcie_, network_;
+  std::vector<GroupRate> intra_, pcie_, network_;
   std::vector<Part> parts_;  // one part for each wide group; used only by rate()
 };
 

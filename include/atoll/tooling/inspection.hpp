@@ -42,7 +42,8 @@ ATOLL_API std::string to_matrix(const Inspection& inspection, Colour colour = Co
 // run, with the reasons.
 ATOLL_API std::string to_report(const Diagnosis& diagnosis, Colour colour = Colour::off);
 // Returns the inspection in atoll's JSON form. Topology::from_json() reads only the topology from
-// this text and skips everything else (islands, affinity of GPUs and of cores, rails, ranks, mesh, findings, checks).
+// this text and skips everything else (islands, affinity of GPUs and of cores, rails, ranks, mesh,
+// findings, checks).
 ATOLL_API std::string to_json(const Inspection& inspection);
 
 // Returns a picture of the machine as SVG: islands, rails, and findings in colour.

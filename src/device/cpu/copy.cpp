@@ -12,7 +12,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -45,11 +45,11 @@ void copy_lines(std::uint8_t* out, const std::uint8_t* in, std::size_t bytes) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 
 HWY_EXPORT(copy_lines);
 
@@ -58,5 +58,5 @@ void copy_streaming(void* dst, const void* src, std::size_t bytes) {
   (static_cast<std::uint8_t*>(dst), static_cast<const std::uint8_t*>(src), bytes);
 }
 
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu
 #endif  // HWY_ONCE

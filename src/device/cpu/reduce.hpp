@@ -9,7 +9,7 @@
 
 #include "atoll/view.hpp"
 
-namespace atoll_v1::atoll::host {
+namespace atoll_v1::atoll::cpu {
 
 enum class Stores {
   cached,
@@ -44,4 +44,4 @@ constexpr std::size_t left_of(std::size_t n, std::size_t block) {
 // Copies like memcpy(), with non-temporal stores.
 void copy_streaming(void* dst, const void* src, std::size_t bytes);
 
-}  // namespace atoll_v1::atoll::host
+}  // namespace atoll_v1::atoll::cpu

@@ -34,8 +34,8 @@ enum class PadTo {
 PadTo pad_to_from_name(std::string_view name);
 
 inline constexpr std::int32_t row_multiple = 16;
-// Preferred multiple of documents in packed rows. With cuDNN before 9.25, GPUs build a plan for each
-// number of documents, so fewer distinct numbers save time.
+// Preferred multiple of documents in packed rows. With cuDNN before 9.25, GPUs build a plan for
+// each number of documents, so fewer distinct numbers save time.
 inline constexpr std::int64_t document_multiple = 16;
 
 struct BatchOptions {

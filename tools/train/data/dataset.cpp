@@ -171,8 +171,8 @@ std::vector<std::int64_t> shares(std::int64_t limit, const std::vector<std::int6
   return all;
 }
 
-// The samples of an evaluation: at most `limit`, from the first `sizes[i]` of each set; a limit of 0
-// takes all.
+// The samples of an evaluation: at most `limit`, from the first `sizes[i]` of each set; a limit of
+// 0 takes all.
 Dataset evaluated(std::vector<Dataset> sets, const std::vector<std::int64_t>& sizes,
                   std::int64_t limit) {
   const std::vector<std::int64_t> used = shares(limit, sizes);

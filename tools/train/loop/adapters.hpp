@@ -14,12 +14,12 @@ namespace train {
 
 // Returns the adapters that the flags ask for. --lora-targets has shell patterns (with * ? [...]),
 // each of which must match a matrix of a layer of `model`: its Hugging Face name without ".weight",
-// such as model.layers.0.self_attn.q_proj, or what follows a dot of the name, such as q_proj. Throws
-// Error(invalid_argument) for a pattern that matches nothing.
+// such as model.layers.0.self_attn.q_proj, or what follows a dot of the name, such as q_proj.
+// Throws Error(invalid_argument) for a pattern that matches nothing.
 Adapters adapters_of(const ModelFlags& flags, const ModelConfig& model);
 
-// The matrices with adapters as PEFT's target_modules lists them: last parts of names, or whole names
-// if layers differ.
+// The matrices with adapters as PEFT's target_modules lists them: last parts of names, or whole
+// names if layers differ.
 std::vector<std::string> target_modules(const ModelConfig& model);
 
 // The files of adapters in PEFT's format.

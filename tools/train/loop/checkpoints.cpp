@@ -89,8 +89,8 @@ bool is_left_over(const fs::path& folder) {
   return step_of(name) && !is_whole(folder);
 }
 
-// Whether `name` is a draft of `file` by write_file_atomic(), FILE.TAG.tmp, or an unfinished file of
-// export_weights(), FILE.DIGITS.partial.
+// Whether `name` is a draft of `file` by write_file_atomic(), FILE.TAG.tmp, or an unfinished file
+// of export_weights(), FILE.DIGITS.partial.
 bool is_draft(const std::string& name, const std::string& file) {
   static const std::regex ending(R"(\.[0-9a-f-]+\.(tmp|partial))");
   return name.starts_with(file) && std::regex_match(name.substr(file.size()), ending);

@@ -1,6 +1,6 @@
 // The checkpoints in the results folder of a run: checkpoints/step-00000100 and so on. The link
-// `checkpoint` leads to the checkpoint that was saved last. In earlier versions it was a folder, the
-// only checkpoint.
+// `checkpoint` leads to the checkpoint that was saved last. In earlier versions it was a folder,
+// the only checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,17 @@ std::vector<std::filesystem::path> find_checkpoints(const std::filesystem::path&
 // Throws Error(io).
 void link_newest(const std::filesystem::path& out, std::int64_t step);
 
-// Deletes checkpoints except the first `keep_last` of find_checkpoints() and those of every `keep_every`-th
-// step (0: none), and what saves that were cut off have left. A `keep_last` of 0 keeps all
-// checkpoints. Call it after a save, while no rank saves. Throws Error(io).
+// Deletes checkpoints except the first `keep_last` of find_checkpoints() and those of every
+// `keep_every`-th step (0: none), and what saves that were cut off have left. A `keep_last` of 0
+// keeps all checkpoints. Call it after a save, while no rank saves. Throws Error(io).
 void delete_old_checkpoints(const std::filesystem::path& out, std::int64_t keep_last,
                             std::int64_t keep_every);
 
 // Deletes what runs that were killed have left: unfinished checkpoints STEP.partial in
 // `checkpoints`, and beside each of `files` its unfinished exports FILE.DIGITS.partial and drafts
-// FILE.TAG.tmp (process_tag()). Keeps unfinished checkpoints for one minute after their last change,
-// and files for one hour, because another run may be writing them. Returns the paths that it
-// deleted. A path that cannot be read or deleted stays, without an error.
+// FILE.TAG.tmp (process_tag()). Keeps unfinished checkpoints for one minute after their last
+// change, and files for one hour, because another run may be writing them. Returns the paths that
+// it deleted. A path that cannot be read or deleted stays, without an error.
 std::vector<std::filesystem::path> remove_left_overs(
     const std::filesystem::path& checkpoints, const std::vector<std::filesystem::path>& files);
 

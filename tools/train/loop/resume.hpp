@@ -25,10 +25,11 @@ nlohmann::json same_run(const RunOptions& options, const Setup& setup,
 // What a checkpoint of this run after `done` steps records.
 Extra recorded_by(const nlohmann::json& run, std::int64_t done);
 
-// Loads the checkpoint of --resume. Returns the number of completed steps, or nothing if --resume is
-// auto and there is no checkpoint. With auto, a damaged checkpoint is skipped with a warning.
-// Collective. Throws the errors of RunOptimizer::load(), Error(mismatch) for a checkpoint of another
-// training or of another kind of optimizer, before it is loaded, and Error(invalid_argument) for one with more than --steps steps.
+// Loads the checkpoint of --resume. Returns the number of completed steps, or nothing if --resume
+// is auto and there is no checkpoint. With auto, a damaged checkpoint is skipped with a warning.
+// Collective. Throws the errors of RunOptimizer::load(), Error(mismatch) for a checkpoint of
+// another training or of another kind of optimizer, before it is loaded, and
+// Error(invalid_argument) for one with more than --steps steps.
 std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& options,
                                    const nlohmann::json& same_run, RunOptimizer& optimizer);
 

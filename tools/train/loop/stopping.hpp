@@ -39,8 +39,8 @@ class TimeLimit {
   // `seconds` is the limit; 0 means none. `save_seconds` is a guess of how long a save takes.
   TimeLimit(double seconds, double save_seconds) : limit_(seconds), save_(save_seconds) {}
 
-  // Notes how long a step took, with everything that followed it. `saving` seconds of it were saves.
-  // They do not count here, because reached() adds the time of a save.
+  // Notes how long a step took, with everything that followed it. `saving` seconds of it were
+  // saves. They do not count here, because reached() adds the time of a save.
   void add_step(double seconds, double saving = 0) noexcept;
   void add_save(double seconds) noexcept { save_ = seconds; }
   // Whether the next step and a save may end after the limit.
@@ -72,8 +72,9 @@ class Stopping {
 
   // Rank 0 logs how to go on after a stop. Without checkpoints nobody can: throws Error(aborted).
   void tell(std::int64_t done, int rank) const;
-  // Logs that mpirun kills ranks before they have saved, if a step takes too long for it: Open MPI's
-  // mpirun kills them a second after it has passed on SIGTERM or Ctrl-C, unless told otherwise.
+  // Logs that mpirun kills ranks before they have saved, if a step takes too long for it: Open
+  // MPI's mpirun kills them a second after it has passed on SIGTERM or Ctrl-C, unless told
+  // otherwise.
   void tell_signals(double step_seconds) const;
 
  private:

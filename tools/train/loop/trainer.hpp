@@ -51,8 +51,8 @@ RunResult run(atoll::World& world, const RunOptions& options, const Inspect& ins
 
 class Trainer {
  public:
-  // Prepares the run of resolved options, and loads its weights unless it is a dry run, which cannot
-  // start. Collective.
+  // Prepares the run of resolved options, and loads its weights unless it is a dry run, which
+  // cannot start. Collective.
   Trainer(atoll::World& world, const RunOptions& options);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;

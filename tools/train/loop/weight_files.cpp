@@ -154,7 +154,8 @@ std::vector<fs::path> every_file(const fs::path& place) {
   return files;
 }
 
-// Throws an error for the first part that is missing of files named NAME-00001-of-00003.safetensors.
+// Throws an error for the first part that is missing of files named
+// NAME-00001-of-00003.safetensors.
 void check_parts(const fs::path& place, const std::vector<fs::path>& files) {
   static const std::regex pattern(R"((.*-)(\d{5})-of-(\d{5})\.safetensors)");
   for (const fs::path& file : files) {

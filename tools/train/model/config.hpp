@@ -1,5 +1,5 @@
-// The shape of a decoder: presets, checks, parameter and FLOP counts. hf_config.hpp reads and writes
-// Hugging Face's config.json.
+// The shape of a decoder: presets, checks, parameter and FLOP counts. hf_config.hpp reads and
+// writes Hugging Face's config.json.
 #pragma once
 
 #include <array>
@@ -66,7 +66,8 @@ struct Adapters {
   bool on(std::string_view target) const;
   friend bool operator==(const Adapters&, const Adapters&) = default;
 };
-// The matrices that can have adapters: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj.
+// The matrices that can have adapters: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj,
+// down_proj.
 const std::vector<std::string>& adapter_targets();
 
 struct ModelConfig {

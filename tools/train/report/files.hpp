@@ -18,8 +18,8 @@ std::filesystem::path run_directory(const std::string& out, const std::string& r
 void make_directory(const std::filesystem::path& directory);
 
 // Replaces the file atomically: writes a temporary file, flushes it to disk and renames it. Readers
-// see the old or the new file, even after a crash. Follows links. Throws Error(io) and leaves the old
-// file, for example if it is a device.
+// see the old or the new file, even after a crash. Follows links. Throws Error(io) and leaves the
+// old file, for example if it is a device.
 void write_file_atomic(const std::filesystem::path& file, std::string_view bytes);
 
 // Throws Error(io) if write_file_atomic() could not write this file once make_directory() has made

@@ -12,7 +12,7 @@ namespace {
 
 // The part of nvml.h that is needed here, which is stable across drivers.
 struct Device;
-struct Utilization {
+struct NvmlUtilization {
   unsigned gpu = 0, memory = 0;  // percent
 };
 union Value {
@@ -64,7 +64,7 @@ double number(const FieldValue& field) {
 
 struct GpuProbe::Nvml {
   Device* device = nullptr;
-  int (*utilization)(Device*, Utilization*) = nullptr;
+  int (*utilization)(Device*, NvmlUtilization*) = nullptr;
   int (*fields)(Device*, int, FieldValue*) = nullptr;
 
   // Returns false if any part is missing.
@@ -95,7 +95,7 @@ GpuProbe::~GpuProbe() = default;
 
 std::optional<GpuReading> GpuProbe::read() const {
   if (!nvml_) return std::nullopt;
-  Utilization used;
+  NvmlUtilization used;
   if (nvml_->utilization(nvml_->device, &used) != success) return std::nullopt;
   GpuReading reading{.busy = used.gpu / 100.0};
   std::array<FieldValue, 4> fields{};

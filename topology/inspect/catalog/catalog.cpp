@@ -154,8 +154,8 @@ void add_host(const Topology& host, const std::string& id, std::string_view mach
   }
 }
 
-// Returns copies of a machine: "hgx-h100-0", "hgx-h100-1", ... If `copies` is 0, returns the machine
-// itself, "hgx-h100".
+// Returns copies of a machine: "hgx-h100-0", "hgx-h100-1", ... If `copies` is 0, returns the
+// machine itself, "hgx-h100".
 Topology copies_of(const json& machine, std::size_t copies) {
   const Topology host = template_of(machine);
   const auto name = machine.at("name").get<std::string>();

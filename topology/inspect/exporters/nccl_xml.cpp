@@ -182,9 +182,9 @@ class HostTree {
   }
 
   // Removes from a path in the kernel's form the bridges that NCCL does not write. For each switch,
-  // the kernel's path contains an upstream port and a downstream port, and there is a root port above
-  // the first switch. NCCL writes only upstream ports. So every second bridge is removed, counted
-  // from the device upwards, unless several devices are below the bridge.
+  // the kernel's path contains an upstream port and a downstream port, and there is a root port
+  // above the first switch. NCCL writes only upstream ports. So every second bridge is removed,
+  // counted from the device upwards, unless several devices are below the bridge.
   void leave_out_ports(std::vector<std::string>& bridges) const {
     std::vector<std::string> kept;
     bool was_port = false;

@@ -104,8 +104,8 @@ std::optional<double> gbit_s_of(pugi::xml_node net);
 // Returns the link layer of a <net>; "" when unknown. `pci` is null for a network interface without
 // a PCI device.
 std::string layer_of(pugi::xml_node pci, std::string_view net_name);
-// The PCI class and the vendor of NICs of a link layer, by which layer_of() recognises it; no vendor
-// if several make such NICs.
+// The PCI class and the vendor of NICs of a link layer, by which layer_of() recognises it; no
+// vendor if several make such NICs.
 struct NicIds {
   std::string_view pci_class = "0x02", vendor = {};
 };

@@ -9,7 +9,8 @@ namespace atoll_v1::atoll::drawing {
 namespace {
 
 constexpr double most_rounding = 12;  // radius of the corners of large boxes
-// Distance of two lines, and from the middle of a line to its base, as multiples of the font's size.
+// Distance of two lines, and from the middle of a line to its base, as multiples of the font's
+// size.
 constexpr double line_spacing = 1.15, baseline = 0.34;
 
 // Returns the length in bytes of the character at the start of the text; 0 if the text does not

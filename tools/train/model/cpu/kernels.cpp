@@ -1,5 +1,5 @@
-// Kernels that touch each element once (sums, biases, SwiGLU, rotary embedding, conversions, the gradient
-// of the embedding table) and kernels that reduce over a row (RMSNorm, cross entropy).
+// Kernels that touch each element once (sums, biases, SwiGLU, rotary embedding, conversions, the
+// gradient of the embedding table) and kernels that reduce over a row (RMSNorm, cross entropy).
 #include "model/cpu/kernels.hpp"
 
 #include <algorithm>

@@ -22,10 +22,10 @@ struct Passes {
 // The figures of eager PyTorch count the reads and writes of Hugging Face's modules in bf16. An
 // RMSNorm casts to f32, squares, averages, scales and casts back: 36 bytes an element instead of 4.
 // A rotation makes five kernels. SwiGLU stores silu(gate): 5 reads and writes instead of 3, and 9
-// instead of 5 in backward. The loss casts the logits to f32 (6 bytes), takes log_softmax (8) and its
-// gradient (12), casts that back (6) and copies shifted logits: 36 bytes instead of 4. By estimate
-// the backward of a norm costs as much more as forward, and a compiled one and a compiled loss have
-// the factors below.
+// instead of 5 in backward. The loss casts the logits to f32 (6 bytes), takes log_softmax (8) and
+// its gradient (12), casts that back (6) and copies shifted logits: 36 bytes instead of 4. By
+// estimate the backward of a norm costs as much more as forward, and a compiled one and a compiled
+// loss have the factors below.
 struct Profile {
   std::string_view name;
   Passes norm_forward{}, norm_backward{2, 1}, rope{}, swiglu_forward{}, swiglu_backward{}, loss{};
@@ -42,8 +42,8 @@ struct Profile {
 // (torch/distributed/fsdp/_fully_shard, file _fsdp_collectives.py); FSDP1 copies gradients only.
 // The host times of a launch are estimates.
 //
-// The head computes all logits at once: 2 bytes each in bf16, their f32 copy (4), log_softmax (4) and
-// its gradient (4) (transformers, loss/loss_utils.py). A compiled loss keeps the logits and the
+// The head computes all logits at once: 2 bytes each in bf16, their f32 copy (4), log_softmax (4)
+// and its gradient (4) (transformers, loss/loss_utils.py). A compiled loss keeps the logits and the
 // gradient.
 constexpr FrameworkCosts eager_costs{
     .launch = 3, .update_bytes = 80.0 / 30, .copies_units = true, .logit_bytes = 14};
@@ -75,8 +75,8 @@ constexpr std::array<Profile, 3> profiles = {{
 // profile). On H100, products ran at 0.5, because they have a block for each SM (pytorch/pytorch
 // 143988). Newer kernels lose less: beside updates that held 24 to 32 of the 132 SMs of an H100,
 // products of cuBLASLt 13 ran at 0.75 of their speed, and the forward of a layer at 0.72
-// (tests/bench/results-gpu.md). atoll's products leave out the SMs that other kernels hold, so atoll
-// has these shares, and PyTorch 0.55.
+// (tests/bench/results-gpu.md). atoll's products leave out the SMs that other kernels hold, so
+// atoll has these shares, and PyTorch 0.55.
 double crowded_product(Framework framework) { return framework == Framework::atoll ? 0.75 : 0.55; }
 double crowded_attention(Framework framework) {
   return framework == Framework::atoll ? 0.72 : 0.55;

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "atoll/planner.hpp"
 #include "atoll/device.hpp"
+#include "atoll/planner.hpp"
 #include "model/ops.hpp"
 #include "model/simulated/op_times.hpp"
 
