@@ -178,7 +178,7 @@ TEST_CASE("fp8: refused on CPUs, in f32, and for other extents than multiples of
     options.seq = 32;
     options.dtype = "bf16";
     options.fp8 = true;
-    const char* device = "host";
+    const char* device = "cpu";
     change(options, device);
     try {
       run(options, device);

@@ -113,10 +113,11 @@ void declare_run(CLI::App& app, Options& o) {
                  "axis of the planned mesh: world, shard or replicate; all groups of the axis run "
                  "at once, and the slowest counts")
       ->check(CLI::IsMember({"world", "shard", "replicate"}));
-  app.add_option("--device", o.device,
-                 "buffers in CPU memory (host) or on GPUs (cuda; the ranks of a host use its GPUs "
-                 "in turn); auto: cuda when every rank has its own GPU and a backend supports it")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option(
+         "--device", o.device,
+         "buffers in CPU memory (cpu or host) or on GPUs (cuda; the ranks of a host use its GPUs "
+         "in turn); auto: cuda when every rank has its own GPU and a backend supports it")
+      ->check(CLI::IsMember({"auto", "cpu", "host", "cuda"}));
   app.add_option("--backend", o.backend, "host, nccl, mpi, ...; default: the best that works");
   choice(app, "-x,--cta_policy", o.compute_units, 2,
          "compute units of a GPU that collectives may take: 0 as many as the backend likes, 1 few, "

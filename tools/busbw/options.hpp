@@ -48,7 +48,7 @@ struct Options {
   std::vector<Op> ops{Op::sum};
   int root = 0;                 // rank of the root within the axis; -1 means every rank in turn
   std::string axis = "world";   // "world", "shard" or "replicate"
-  std::string device = "auto";  // "auto", "host" or "cuda"; see atoll/rank_device.hpp
+  std::string device = "auto";  // "auto", "cpu" (or "host") or "cuda"; see atoll/rank_device.hpp
   std::string backend;
   atoll::ComputeUnits compute_units = atoll::ComputeUnits::any;
   bool require_gdr = false;

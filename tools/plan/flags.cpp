@@ -132,11 +132,11 @@ void declare_results(CLI::App& app, Flags& f) {
       "--measure", f.measure,
       "FILE: measure the operations of --model on N processes at once; N is --gpus-per-host, 1 by "
       "default");
-  app.add_option(
-         "--device", f.device,
-         "what --measure measures: host (CPUs), cuda (a GPU for each process), or auto: GPUs "
-         "if there are any")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+  app.add_option("--device", f.device,
+                 "what --measure measures: cpu or host (CPUs), cuda (a GPU for each process), or "
+                 "auto: GPUs "
+                 "if there are any")
+      ->check(CLI::IsMember({"auto", "cpu", "host", "cuda"}))
       ->needs("--measure");
   app.add_option("--threads", f.threads, "compute threads of a rank on CPUs")
       ->check(above_zero)

@@ -254,7 +254,7 @@ int usable_gpus(const std::string& wanted) {
 // As usable_gpus(), by a process for itself, because CUDA fails in a process that forks after
 // asking CUDA.
 int count_gpus(const std::string& wanted) {
-  if (wanted == "host") return 0;
+  if (wanted == "cpu" || wanted == "host") return 0;
   constexpr int failed = 255;
   const pid_t child = ::fork();
   if (child == 0) {
@@ -281,7 +281,7 @@ void measure(const Job& whole, const MeasureOptions& wanted, const std::filesyst
   train::require(gpus == 0 || gpus >= options.ranks,
                  "--gpus-per-host {}: this machine has {} GPUs; --device cpu measures its CPUs",
                  options.ranks, gpus);
-  options.device = gpus > 0 ? "cuda" : "host";
+  options.device = gpus > 0 ? "cuda" : "cpu";
   if (gpus == 0) check_memory(job, options);
   std::vector<pid_t> children;
   for (int rank = 0; rank < options.ranks; ++rank)

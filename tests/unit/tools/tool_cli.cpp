@@ -63,6 +63,6 @@ TEST_CASE("--version names the program, the library and what was built in") {
                                      std::string(atoll::version()) + ": " +
                                      std::string(atoll::build_features()) + "\npictures svg");
   CHECK(atoll::version() == ATOLL_VERSION);
-  CHECK(atoll::build_features().starts_with("devices host"));
+  CHECK(atoll::build_features().starts_with("devices cpu"));
   CHECK(example.app.help().find("--generate") == std::string::npos);
 }

@@ -46,7 +46,7 @@ bool has_decay(const O& o) {
 const Needs an_evaluation{has_evaluation, "--eval-data FILE or --eval-split SHARE"};
 const Needs with_lora{[](const O& o) { return o.lora_rank > 0; }, "--lora-rank"};
 const Idle with_sgd{[](const O& o) { return o.optimizer == "sgd"; }, "with --optimizer sgd"};
-const Idle on_cpus{[](const O& o) { return o.device == "host"; }, "on CPUs"};
+const Idle on_cpus{[](const O& o) { return o.device == "cpu" || o.device == "host"; }, "on CPUs"};
 const Idle without_export{[](const O& o) { return o.export_weights.empty(); }, "without --export"};
 const Idle without_checkpoints{[](const O& o) { return !o.save_checkpoint; },
                                "with --no-checkpoint"};
@@ -282,9 +282,10 @@ std::vector<Flag> sharding_flags() {
 std::vector<Flag> machine_flags() {
   return {
       {"--device", &O::device,
-       "host (CPUs), cuda (GPUs, shared when a host has fewer GPUs than ranks), or auto: cuda if "
+       "cpu or host (CPUs), cuda (GPUs, shared when a host has fewer GPUs than ranks), or auto: "
+       "cuda if "
        "every rank has its own usable GPU",
-       Words{"auto", "cpu", "cuda"}},
+       Words{"auto", "cpu", "host", "cuda"}},
       {"--backend", &O::backend,
        "communication backend: host, mpi, nccl, ... Default: the best that works"},
       {"--threads", &O::threads,
