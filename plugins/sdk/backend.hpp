@@ -317,8 +317,8 @@ constexpr atoll_backend table_of(const char* name) {
   };
   table.open = [](const atoll_core* core, const atoll_group* group, atoll_comm** out) {
     return guard([&] {
-      if (host == nullptr || group == nullptr || out == nullptr) {
-        throw Error(ATOLL_INVALID_ARGUMENT, "open: host, group and out must not be NULL");
+      if (core == nullptr || group == nullptr || out == nullptr) {
+        throw Error(ATOLL_INVALID_ARGUMENT, "open: core, group and out must not be NULL");
       }
       *out = handle_of(Communicator::open(*core, *group));
     });

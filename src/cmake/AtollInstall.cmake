@@ -51,18 +51,21 @@ while(pages)
   endif()
 endwhile()
 
-install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll atoll_planner EXPORT atoll-targets
+install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll EXPORT atoll-targets
   LIBRARY DESTINATION ${libdir} COMPONENT runtime NAMELINK_COMPONENT development
   ARCHIVE DESTINATION ${libdir} COMPONENT development)
-# libatoll_inspect has its own list of targets, because a build for trainers leaves it out.
-install(TARGETS atoll_inspect EXPORT atoll-inspect-targets
-  LIBRARY DESTINATION ${libdir} OPTIONAL COMPONENT runtime NAMELINK_COMPONENT development
-  ARCHIVE DESTINATION ${libdir} OPTIONAL COMPONENT development)
-atoll_name_unbuilt(atoll_inspect runtime)
+# The libraries of tools have lists of targets of their own, because a build for trainers leaves them
+# out.
+foreach(library inspect planner)
+  install(TARGETS atoll_${library} EXPORT atoll-${library}-targets
+    LIBRARY DESTINATION ${libdir} OPTIONAL COMPONENT runtime NAMELINK_COMPONENT development
+    ARCHIVE DESTINATION ${libdir} OPTIONAL COMPONENT development)
+  atoll_name_unbuilt(atoll_${library} runtime)
+endforeach()
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/atoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   COMPONENT development PATTERN "*.md" EXCLUDE)
-foreach(targets atoll-targets atoll-inspect-targets)
+foreach(targets atoll-targets atoll-inspect-targets atoll-planner-targets)
   install(EXPORT ${targets} NAMESPACE atoll:: DESTINATION ${libdir}/cmake/atoll
     COMPONENT development)
 endforeach()

@@ -34,7 +34,7 @@ void describe_team(const atoll_group& group, Team& team) {
   team.channels.resize(size);
 }
 
-void perform_one(Group& group, const atoll_operation& operation) {
+void perform(Group& group, const atoll_operation& operation) {
   switch (operation.kind) {
     case ATOLL_BARRIER:
       return barrier(group, operation);

@@ -48,7 +48,7 @@ json metrics_of(const RunFiles& run) {
 }
 
 json traps_of(const RunFiles& run) {
-  json traps = json::array();
+  json warnings = json::array();
   for (const RunWarning& trap : find_warnings(run.args, run.metrics)) {
     warnings.push_back({{"evidence", trap.evidence}, {"remedy", trap.remedy}});
   }

@@ -1,4 +1,4 @@
-// Known traps of a run: what makes training slow or wrong without an error, with a remedy each.
+// Warnings about a run: what makes training slow or wrong without an error, with a remedy each.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,8 +13,8 @@ struct RunWarning {
   std::string remedy;    // what to change
 };
 
-// Returns the traps that run_args.json and metrics.json show. Before the first step metrics is an
-// empty object, and only traps of the settings are found.
+// Returns the warnings that run_args.json and metrics.json show. Before the first step metrics is an
+// empty object, and only warnings about the settings are found.
 std::vector<RunWarning> find_warnings(const nlohmann::json& args, const nlohmann::json& metrics);
 
 // "EVIDENCE; REMEDY", for a log.
