@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 
-#include "../plugins/counting.hpp"
+#include "plugins/counting.hpp"
 #include "atoll/communicator.hpp"
 #include "device/backend.hpp"
 #include "device/ops.hpp"

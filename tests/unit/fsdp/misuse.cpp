@@ -12,7 +12,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "atoll/communicator.hpp"
-#include "atoll/simulated.hpp"
+#include "atoll/planner.hpp"
 #include "thread_ranks.hpp"
 #include "unit/fsdp/misuse.hpp"
 #include "unit/rank_reports.hpp"

@@ -92,7 +92,7 @@ struct Rank {
   Rank(plugin_ranks::FakeCore& core, const plugin_ranks::Layout& layout, int rank,
        const std::string& tuning)
       : group(layout, rank, {.tuning = tuning}),
-        comm(core.host(), group.get(),
+        comm(core.services(), group.get(),
              [](const atoll_core&, const atoll_group& its_group, const Team&,
                 const GroupStore&) -> std::unique_ptr<Transport> {
                return std::make_unique<FakeNetwork>(its_group.rank);
@@ -156,7 +156,7 @@ TEST_CASE("the network can wake a rank that sleeps until the ranks of its host a
   seen[0].is_late = true;
   plugin_ranks::FakeCore core;
   // The first rank of the other host publishes that its ranks share memory.
-  core.host().put(core.host().ctx, "group/inbox/verdict/1", "shared", 6);
+  core.services().put(core.services().ctx, "group/inbox/verdict/1", "shared", 6);
   std::array<std::vector<float>, 2> results;
   const auto run = [&](int number) {
     Rank rank(core, {0, 0, 1, 1}, number, "all_reduce 0 two_level\n");

@@ -178,7 +178,7 @@ TEST_CASE("unknown and unsupported algorithms are refused") {
     FakeCore core;
     const Group group({0}, 0, {.tuning = tuning});
     atoll_comm* comm = nullptr;
-    CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_INVALID_ARGUMENT);
+    CHECK(backend().open(&core.services(), &group.get(), &comm) == ATOLL_INVALID_ARGUMENT);
     CHECK(std::string(backend().last_error(nullptr)).find("two_level") != std::string::npos);
   }
 }

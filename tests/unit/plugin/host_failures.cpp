@@ -154,7 +154,7 @@ TEST_CASE("opening names the absent rank at the timeout") {
     FakeCore core;
     const Group group(layout, 0, {.id = "lonely", .timeout_ns = second / 5});
     atoll_comm* comm = nullptr;
-    CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_TIMEOUT);
+    CHECK(backend().open(&core.services(), &group.get(), &comm) == ATOLL_TIMEOUT);
     const std::string text = backend().last_error(nullptr);
     CHECK_MESSAGE(contains(text, "rank 1 (world rank 3)"), text);
     CHECK(comm == nullptr);

@@ -133,7 +133,7 @@ TEST_CASE("a rank with too many rails is refused") {
   FakeCore core;
   const Group group({0, 1}, 0, options);
   atoll_comm* comm = nullptr;
-  CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_INVALID_ARGUMENT);
+  CHECK(backend().open(&core.services(), &group.get(), &comm) == ATOLL_INVALID_ARGUMENT);
   const std::string text = backend().last_error(nullptr);
   CHECK_MESSAGE(text.find("world rank 1 has 65 rails; the host backend supports at most 64") !=
                     std::string::npos,

@@ -34,7 +34,7 @@ constexpr uid_t other_user = 65534;
 Rank open_rank(FakeCore& core, const Layout& layout, int rank, const std::string& id) {
   const Group group(layout, rank, {.id = id});
   atoll_comm* comm = nullptr;
-  const auto status = backend().open(&core.host(), &group.get(), &comm);
+  const auto status = backend().open(&core.services(), &group.get(), &comm);
   REQUIRE_MESSAGE(status == ATOLL_OK, backend().last_error(nullptr));
   return {backend(), comm, layout, rank};
 }
@@ -133,7 +133,7 @@ TEST_CASE("eight ranks share memory although each has its own small /dev/shm") {
   constexpr int size = 8;
   const Layout layout(size, 0);
   FakeCore core;
-  core.host().log = count_reports;
+  core.services().log = count_reports;
   std::atomic<int> refused = 0;
   std::atomic<int> mapped = 0;
   in_threads(size, [&](int r) {
@@ -162,12 +162,12 @@ TEST_CASE("a rank that is killed while it opens leaves no name behind") {
   if (child == 0) {
     static int told = ready[1];
     FakeCore core;
-    core.host().put = [](void*, const char*, const void*, std::size_t) -> atoll_status {
+    core.services().put = [](void*, const char*, const void*, std::size_t) -> atoll_status {
       return ::write(told, "x", 1) == 1 ? ATOLL_OK : ATOLL_IO;
     };
     const Group group({0, 0}, 0, {});
     atoll_comm* comm = nullptr;
-    backend().open(&core.host(), &group.get(), &comm);
+    backend().open(&core.services(), &group.get(), &comm);
     ::_exit(0);
   }
   char byte = 0;
@@ -189,7 +189,7 @@ TEST_CASE("ranks use TCP if the kernel does not let one of them share memory, an
       CAPTURE(text(layout));
       const auto size = static_cast<int>(layout.size());
       FakeCore core;
-      core.host().log = count_reports;
+      core.services().log = count_reports;
       in_threads(size, [&](int r) {
         if (r == (last ? size - 1 : 0)) forbid_memory_files();
         auto rank = open_rank(core, layout, r, "group");

@@ -48,7 +48,7 @@ void refuse_each_other(const std::function<GroupOptions(int)>& options, const st
   in_threads(2, [&](int r) {
     const Group group({0, 1}, r, options(r));
     atoll_comm* comm = nullptr;
-    REQUIRE(backend().open(&core.host(), &group.get(), &comm) == ATOLL_OK);
+    REQUIRE(backend().open(&core.services(), &group.get(), &comm) == ATOLL_OK);
     Rank rank(backend(), comm, {0, 1}, r);
     rank.timeout_ns = 3 * second;
     const auto result = barrier(rank);
@@ -139,7 +139,7 @@ TEST_CASE("the first operation names a rank of another host that has not opened"
   FakeCore core;
   const Group group({0, 1}, 0);
   atoll_comm* comm = nullptr;
-  REQUIRE(backend().open(&core.host(), &group.get(), &comm) == ATOLL_OK);
+  REQUIRE(backend().open(&core.services(), &group.get(), &comm) == ATOLL_OK);
   Rank rank(backend(), comm, {0, 1}, 0);
   rank.timeout_ns = second / 2;
   const auto result = barrier(rank);
@@ -293,7 +293,7 @@ TEST_CASE("a rank that cannot be called is lost, although it is the rank that wo
   auto ranks = open_ranks(backend(), core, {0, 1}, {.cut_ns = second});
   // Nobody listens at the port that rank 1 now publishes.
   const std::string nowhere = "1";
-  core.host().put(core.host().ctx, "group/host/1", nowhere.data(), nowhere.size());
+  core.services().put(core.services().ctx, "group/host/1", nowhere.data(), nowhere.size());
   const auto result = all_gather(ranks[0], 1000);
   CHECK_MESSAGE(result.status == ATOLL_PEER_LOST, result.text);
   CHECK_MESSAGE(contains(result.text, "no connection with 127.0.0.1 port 1 "), result.text);

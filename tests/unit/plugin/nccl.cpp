@@ -177,21 +177,21 @@ TEST_CASE("options that NCCL cannot honor are refused before waiting for other r
   GroupOptions wishes = on_gpus;
   wishes.deterministic = 1;
   const Group ordered({0, 0}, 0, wishes);
-  CHECK(backend().open(&core.host(), &ordered.get(), &comm) == ATOLL_UNSUPPORTED);
+  CHECK(backend().open(&core.services(), &ordered.get(), &comm) == ATOLL_UNSUPPORTED);
   wishes = on_gpus;
   wishes.tuning = "all_reduce 0 ring\n";
   const Group tuned({0, 0}, 0, wishes);
-  CHECK(backend().open(&core.host(), &tuned.get(), &comm) == ATOLL_INVALID_ARGUMENT);
+  CHECK(backend().open(&core.services(), &tuned.get(), &comm) == ATOLL_INVALID_ARGUMENT);
   CHECK(std::string(backend().last_error(nullptr)).find("NCCL_ALGO") != std::string::npos);
   const Group on_host({0, 0}, 0);
-  CHECK(backend().open(&core.host(), &on_host.get(), &comm) == ATOLL_UNSUPPORTED);
+  CHECK(backend().open(&core.services(), &on_host.get(), &comm) == ATOLL_UNSUPPORTED);
 }
 
 TEST_CASE("opening names the absent rank at the timeout") {
   FakeCore core;
   const Group alone({0, 0}, 0, with_timeout(100));
   atoll_comm* comm = nullptr;
-  CHECK(backend().open(&core.host(), &alone.get(), &comm) == ATOLL_TIMEOUT);
+  CHECK(backend().open(&core.services(), &alone.get(), &comm) == ATOLL_TIMEOUT);
   const std::string text = backend().last_error(nullptr);
   CHECK_MESSAGE(text.find("group/nccl/ready/1") != std::string::npos, text);
 }
@@ -200,12 +200,12 @@ TEST_CASE("opening ends soon after the job has failed, such as when a rank has d
   static std::atomic<bool> failed{false};
   static decltype(atoll_core::get) get = nullptr;
   FakeCore core;
-  get = core.host().get;
-  core.host().get = [](void* ctx, const char* key, void* value, std::size_t* n,
+  get = core.services().get;
+  core.services().get = [](void* ctx, const char* key, void* value, std::size_t* n,
                        std::int64_t timeout_ns) -> atoll_status {
     return failed ? ATOLL_PEER_LOST : get(ctx, key, value, n, timeout_ns);
   };
-  core.host().put(&core, "group/nccl/ready/1", nullptr, 0);  // rank 1 dies after this
+  core.services().put(&core, "group/nccl/ready/1", nullptr, 0);  // rank 1 dies after this
   const Group group({0, 0}, 0, with_timeout(5000));
   atoll_comm* comm = nullptr;
   const auto begin = std::chrono::steady_clock::now();
@@ -213,7 +213,7 @@ TEST_CASE("opening ends soon after the job has failed, such as when a rank has d
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     failed = true;
   });
-  CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_ABORTED);
+  CHECK(backend().open(&core.services(), &group.get(), &comm) == ATOLL_ABORTED);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(3));
 }
 

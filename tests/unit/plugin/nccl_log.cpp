@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "../../plugins/nccl/log.hpp"
+#include "../../../plugins/nccl/log.hpp"
 
 using namespace atoll_nccl;
 

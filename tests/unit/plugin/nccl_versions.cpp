@@ -85,7 +85,7 @@ TEST_CASE("on ARM, an NCCL that hangs there between hosts is warned of") {
     fake_gpu::set_version(version);
     warnings.clear();
     FakeCore core;
-    core.host().log = [](void*, std::int32_t level, const char* text) {
+    core.services().log = [](void*, std::int32_t level, const char* text) {
       if (level == ATOLL_LOG_WARN) warnings += text;
     };
     auto ranks = open_ranks(fake_backend(), core, layout, without_units);

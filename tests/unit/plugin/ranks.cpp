@@ -142,8 +142,8 @@ const atoll_backend& load(const std::string& path) {
   return *entry();
 }
 
-FakeCore::FakeCore() : host_{} {
-  core_.size = sizeof(host_);
+FakeCore::FakeCore() : core_{} {
+  core_.size = sizeof(core_);
   core_.ctx = this;
   core_.log = [](void*, std::int32_t, const char*) {};
   core_.put = &FakeCore::put;
@@ -341,7 +341,7 @@ std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const
   std::vector<atoll_comm*> comms(layout.size(), nullptr);
   in_threads(static_cast<int>(layout.size()), [&](int rank) {
     const Group group(layout, rank, options);
-    if (backend.open(&core.host(), &group.get(), &comms[static_cast<std::size_t>(rank)]) !=
+    if (backend.open(&core.services(), &group.get(), &comms[static_cast<std::size_t>(rank)]) !=
         ATOLL_OK) {
       throw std::runtime_error(backend.last_error(nullptr));
     }

@@ -34,8 +34,8 @@ const atoll_backend& load(const std::string& path);
 class FakeCore {
  public:
   FakeCore();
-  const atoll_core& core() const { return host_; }
-  atoll_core& host() { return host_; }  // gives write access, so that tests can replace functions
+  const atoll_core& services() const { return core_; }
+  atoll_core& services() { return core_; }  // for tests that replace functions
   // Waits for a key and returns its value, as get() of atoll_core does.
   std::string get(const std::string& key);
 

@@ -17,7 +17,7 @@
 namespace train {
 
 Dataset::Dataset(std::string name)
-    : name_(std::move(name)), memory_(std::make_shared<MemoryRows>()), rows_(memory_) {}
+    : name_(std::move(name)), memory_(std::make_shared<MemorySamples>()), rows_(memory_) {}
 
 void Dataset::add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels) {
   memory_->add(tokens, labels);
@@ -106,12 +106,12 @@ Dataset open_source(const DataSpec& spec, const SourceSpec& source, const Tokeni
 Dataset join(std::vector<Dataset> sets) {
   if (sets.size() == 1) return std::move(sets.front());
   std::string name;
-  std::vector<std::shared_ptr<const Rows>> rows;
+  std::vector<std::shared_ptr<const Samples>> rows;
   for (const Dataset& set : sets) {
     name += (name.empty() ? "" : ", ") + set.name();
     rows.push_back(set.rows());
   }
-  auto joined = std::make_shared<JoinedRows>(std::move(rows));
+  auto joined = std::make_shared<JoinedSamples>(std::move(rows));
   require(joined->size() < std::int64_t{1} << 32U, "--data: {} samples: must be below 2^32",
           joined->size());
   Dataset mixture(name, std::move(joined));
@@ -147,7 +147,7 @@ Permutation split_order(std::int64_t size) {
 // Takes part of a set; `statistics` describe the part only in its number of samples.
 Dataset part_of(const Dataset& set, std::int64_t first, std::int64_t size) {
   Dataset part(set.name(),
-               std::make_shared<ChosenRows>(set.rows(), split_order(set.size()), first, size));
+               std::make_shared<ChosenSamples>(set.rows(), split_order(set.size()), first, size));
   part.statistics = set.statistics;
   part.statistics.front().samples = size;
   part.warnings = set.warnings;

@@ -44,7 +44,7 @@ class Dataset {
   // An empty set in memory, to which add() adds samples.
   explicit Dataset(std::string name);
   // A set whose samples are stored elsewhere.
-  Dataset(std::string name, std::shared_ptr<const Rows> rows)
+  Dataset(std::string name, std::shared_ptr<const Samples> rows)
       : name_(std::move(name)), rows_(std::move(rows)) {}
   Dataset(Dataset&&) = default;
   Dataset& operator=(Dataset&&) = default;
@@ -71,7 +71,7 @@ class Dataset {
   std::uint64_t fingerprint() const noexcept;
 
   const std::string& name() const noexcept { return name_; }
-  const std::shared_ptr<const Rows>& rows() const noexcept { return rows_; }
+  const std::shared_ptr<const Samples>& rows() const noexcept { return rows_; }
 
   // The sets that are mixed; empty for a single set.
   std::vector<Portion> portions;
@@ -81,12 +81,12 @@ class Dataset {
 
  private:
   std::string name_;
-  std::shared_ptr<MemoryRows> memory_;  // null if the samples are stored elsewhere
-  std::shared_ptr<const Rows> rows_;
+  std::shared_ptr<MemorySamples> memory_;  // null if the samples are stored elsewhere
+  std::shared_ptr<const Samples> rows_;
 };
 
 // Figures of samples in memory, in which each sample counts as a document.
-SetStatistics measure(const Rows& rows, std::string name);
+SetStatistics measure(const Samples& rows, std::string name);
 
 // Sets the figures of lengths of `result`, whose documents and tokens are known. The percentile of
 // very many documents is that of some, evenly spread.

@@ -11,12 +11,12 @@
 namespace train {
 
 // Samples by index. Any thread may call all functions. Preconditions: 0 <= index < size().
-class Rows {
+class Samples {
  public:
-  Rows() = default;
-  Rows(const Rows&) = delete;
-  Rows& operator=(const Rows&) = delete;
-  virtual ~Rows() = default;
+  Samples() = default;
+  Samples(const Samples&) = delete;
+  Samples& operator=(const Samples&) = delete;
+  virtual ~Samples() = default;
 
   virtual std::int64_t size() const noexcept = 0;
   virtual std::int64_t length(std::int64_t index) const noexcept = 0;
@@ -32,7 +32,7 @@ class Rows {
 };
 
 // Samples in memory.
-class MemoryRows final : public Rows {
+class MemorySamples final : public Samples {
  public:
   // Copies both spans.
   void add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels);
@@ -55,7 +55,7 @@ class MemoryRows final : public Rows {
 };
 
 // A set whose samples are those of other sets.
-class BorrowedRows : public Rows {
+class BorrowedSamples : public Samples {
  public:
   std::int64_t length(std::int64_t index) const noexcept final;
   std::int64_t valid(std::int64_t index) const noexcept final;
@@ -65,7 +65,7 @@ class BorrowedRows : public Rows {
  protected:
   // The set of a sample, and the sample's index in it.
   struct Place {
-    const Rows& rows;
+    const Samples& rows;
     std::int64_t index;
   };
   virtual Place find(std::int64_t index) const noexcept = 0;
@@ -73,9 +73,9 @@ class BorrowedRows : public Rows {
 
 // Some samples of another set: places [first, first + size) of a permutation of it, which needs no
 // memory.
-class ChosenRows final : public BorrowedRows {
+class ChosenSamples final : public BorrowedSamples {
  public:
-  ChosenRows(std::shared_ptr<const Rows> rows, const Permutation& permutation, std::int64_t first,
+  ChosenSamples(std::shared_ptr<const Samples> rows, const Permutation& permutation, std::int64_t first,
              std::int64_t size)
       : rows_(std::move(rows)), permutation_(permutation), first_(first), size_(size) {}
 
@@ -88,15 +88,15 @@ class ChosenRows final : public BorrowedRows {
     return {*rows_, permutation_(first_ + index)};
   }
 
-  std::shared_ptr<const Rows> rows_;
+  std::shared_ptr<const Samples> rows_;
   Permutation permutation_;
   std::int64_t first_, size_;
 };
 
 // The samples of several sets, one set after another.
-class JoinedRows final : public BorrowedRows {
+class JoinedSamples final : public BorrowedSamples {
  public:
-  explicit JoinedRows(std::vector<std::shared_ptr<const Rows>> sets);
+  explicit JoinedSamples(std::vector<std::shared_ptr<const Samples>> sets);
 
   std::int64_t size() const noexcept override { return begin_.back(); }
   std::int64_t longest() const noexcept override;
@@ -105,7 +105,7 @@ class JoinedRows final : public BorrowedRows {
  private:
   Place find(std::int64_t index) const noexcept override;
 
-  std::vector<std::shared_ptr<const Rows>> sets_;
+  std::vector<std::shared_ptr<const Samples>> sets_;
   std::vector<std::int64_t> begin_{0};
 };
 

@@ -43,7 +43,7 @@ std::string marked_text(const Sample& sample, const Tokenizer& tokenizer) {
 
 }  // namespace
 
-SetStatistics measure(const Rows& rows, std::string name) {
+SetStatistics measure(const Samples& rows, std::string name) {
   SetStatistics result;
   result.name = std::move(name);
   result.documents = result.samples = rows.size();

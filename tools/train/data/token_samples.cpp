@@ -13,9 +13,9 @@ namespace train {
 namespace {
 
 // What all rows of token files have in common.
-class FileRows : public Rows {
+class FileSamples : public Samples {
  public:
-  FileRows(TokenFile file, const DataSpec& spec)
+  FileSamples(TokenFile file, const DataSpec& spec)
       : file_(std::move(file)), seq_(spec.seq), all_(spec.train_on == TrainOn::all) {}
 
   std::int64_t length(std::int64_t index) const noexcept final { return place(index).length; }
@@ -57,10 +57,10 @@ class FileRows : public Rows {
 };
 
 // Each document is a row.
-class DocumentRows final : public FileRows {
+class DocumentRows final : public FileSamples {
  public:
   DocumentRows(TokenFile file, const DataSpec& spec, SetStatistics& statistics)
-      : FileRows(std::move(file), spec) {
+      : FileSamples(std::move(file), spec) {
     std::int64_t seen = 0;
     for (; seen < file_.documents() && (spec.samples == 0 || size_ < spec.samples); ++seen) {
       const Place at = row_of(seen);
@@ -99,9 +99,9 @@ class DocumentRows final : public FileRows {
 
 // Documents are joined, and the stream is cut into rows. A row's last target is the first token of
 // the next row.
-class JoinedDocuments final : public FileRows {
+class JoinedDocuments final : public FileSamples {
  public:
-  JoinedDocuments(TokenFile file, const DataSpec& spec) : FileRows(std::move(file), spec) {
+  JoinedDocuments(TokenFile file, const DataSpec& spec) : FileSamples(std::move(file), spec) {
     const std::int64_t predictions = file_.tokens() - 1;
     size_ = predictions / seq_ + (predictions % seq_ != 0 ? 1 : 0);
     if (spec.samples > 0) size_ = std::min(size_, spec.samples);
@@ -143,7 +143,7 @@ Dataset load_token_file(TokenFile file, const DataSpec& spec, const Tokenizer& t
   statistics.documents = file.documents();
   statistics.tokens = file.tokens();
   measure_lengths([&](std::int64_t d) { return file.end(d) - file.begin(d); }, statistics);
-  std::shared_ptr<const FileRows> rows;
+  std::shared_ptr<const FileSamples> rows;
   if (file.joined()) {
     rows = std::make_shared<JoinedDocuments>(std::move(file), spec);
   } else {
