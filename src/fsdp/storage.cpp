@@ -116,12 +116,12 @@ void Storage::plan_memory() {
   memory_.staging += plan_scratch() + blocks_bytes_;
   const std::uint64_t limit = setup_.options.memory_bytes;
   if (limit == 0 || memory_.total() <= limit) return;
-  throw invalid("seal: the plan needs more than the {} bytes of Options::memory_bytes{}; it has {}",
-                limit,
-                sharding_.accumulates_unsharded && setup_.sharded()
-                    ? "; Accumulation::shard avoids unsharded gradients"
-                    : "",
-                line_of(memory_));
+  throw invalid(
+      "seal: the plan needs more than the {} bytes of Options::memory_bytes{}; the plan: {}", limit,
+      sharding_.accumulates_unsharded && setup_.sharded()
+          ? "; Accumulation::shard avoids unsharded gradients"
+          : "",
+      line_of(memory_));
 }
 
 std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {

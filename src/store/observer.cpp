@@ -47,7 +47,8 @@ void Observer::connect(Clock::time_point deadline) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::peer_lost) throw;
     throw Error(ErrorCode::bad_data,
-                "the process there closed the connection; it is no store that accepts observers");
+                "the process at this address closed the connection; it is no store that accepts "
+                "observers");
   }
 }
 
