@@ -381,9 +381,9 @@ class ATOLL_API Engine {
   // views are valid as long as the engine, so a caller may keep them.
   std::vector<Segment> segments() const;
 
-  // Begins a pass. Throws Error(invalid_argument) before seal(), and while another pass is open;
-  // the message then names that pass. Throws it as well while the parameters have no values. Stream
-  // and engine must outlive the pass.
+  // Begins a pass. Throws Error(invalid_argument) before seal(), while the parameters have no
+  // values, and while another pass is open, which the message names. Stream and engine must outlive
+  // the pass.
   //
   // The stream must belong to device(). A stream of another kind of device throws
   // Error(invalid_argument). ATOLL_CHECK=lifetimes also reports streams of another Device of the

@@ -62,7 +62,7 @@ struct DeviceOptions {
   std::map<std::string, double, std::less<>> kernel_gbyte_s{};
   // Compute units (SMs). Updates of few blocks, beside a forward, hold a unit per block; 0: none.
   int units = 0;
-  double launch_seconds = 0;  // time that the host needs to enqueue one piece of work
+  double launch_seconds = 0;  // CPU time to enqueue one kernel or copy
   std::string links{};        // FabricModel::to_text(); "" if there are no collectives
 };
 
@@ -127,7 +127,7 @@ struct AttentionWork {
   double flops = 0;      // operations, with the masked half left out
   std::int64_t seq = 0;  // tokens of a sequence
   bool bf16 = true;
-  bool flash_attention_2 = false;  // else the device's fastest kernel
+  bool flash_attention_2 = false;  // false: the device's fastest kernel
 };
 // Seconds of causal attention, without the host's launch.
 ATOLL_API double attention_seconds(const ComputeModel& model, const AttentionWork& work);

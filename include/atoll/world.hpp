@@ -186,7 +186,7 @@ class ATOLL_API World {
   struct ATOLL_LOCAL Impl;
   ATOLL_LOCAL explicit World(std::unique_ptr<Impl> impl);
   ATOLL_LOCAL Impl& impl() const;                      // throws if this World has been moved
-  ATOLL_LOCAL Impl& joined() const;                    // the same, and throws in a forked child
+  ATOLL_LOCAL Impl& joined() const;                    // as impl(), and throws in a forked child
   void fail_by(const std::exception* error) noexcept;  // null: not a std::exception
   std::unique_ptr<Impl> impl_;
 };

@@ -347,7 +347,7 @@ void NcclCommunicator::complete(ncclResult_t result, std::string_view call,
     const auto now = Clock::now();
     if (now >= deadline) throw Error(ATOLL_TIMEOUT, fmt::format("{}: timed out", call));
     if (now < sleeping) continue;
-    // Core cannot abort a communicator that is not open yet.
+    // Core cannot abort a communicator that is not open yet, so this loop looks for failures.
     if (broken_ && now >= next_check) {
       check_job(call);
       interval = std::min(2 * interval, longest_failure_interval);

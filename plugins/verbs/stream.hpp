@@ -221,7 +221,7 @@ class Stream {
   std::deque<Expected> expected_;  // not received yet
   std::uint64_t expected_end_ = 0;
   std::uint64_t granted_end_ = 0;  // end of the last grant
-  std::uint64_t requested_ = 0;    // end of the range for which the peer needs grants
+  std::uint64_t requested_ = 0;    // the peer needs grants up to this byte
   std::deque<Grant> given_;        // grants whose range has not been received yet
   std::uint64_t grants_given_ = 0;
   std::uint64_t grants_read_ = 0;  // number of these that the peer has read

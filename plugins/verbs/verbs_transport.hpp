@@ -36,8 +36,8 @@ struct Exchange {
 // What a transport must know of its communicator.
 struct Membership {
   int rank = 0, ranks = 0;
-  int remote_ranks = 0;  // number of ranks of other hosts, which bounds the memory of each
-  std::chrono::nanoseconds timeout{};  // of finish(); 0: no limit
+  int remote_ranks = 0;                // number of ranks on other hosts; bounds the memory for each
+  std::chrono::nanoseconds timeout{};  // time limit of finish(); 0: none
   std::function<void(int peer, const std::string& text)> warn;
 };
 

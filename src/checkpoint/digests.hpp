@@ -34,7 +34,7 @@ class BlockDigests {
 
   // Appends data of the tensor, in pieces of any size.
   void add(std::span<const std::byte> data);
-  // Returns the digests of all blocks as one text, and begins with the next tensor. The last block
+  // Returns the digests of all blocks as one text, and starts the next tensor. The last block
   // may be short; a tensor without data has no block.
   std::string take();
 

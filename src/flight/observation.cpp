@@ -1,4 +1,5 @@
-// The fields of an answer, in this order. Steps, collectives and the clock must fit 63 bits.
+// The fields of a rank's answer to an observer, in this order. Steps, collectives and the clock
+// must fit 63 bits.
 //   u64 step + 1, u64 bytes, u64 monotonic ns
 //   u32 1 if an operation follows, otherwise 0
 //   the operation: texts communicator, kind and call; u64 sequence, u64 bytes, u32 state, u64 ns in

@@ -1,4 +1,4 @@
-// How many blocks of a GPU the updates beside a forward take.
+// Chooses the number of GPU thread blocks for optimizer updates that run beside a forward pass.
 #include <algorithm>
 #include <cmath>
 

@@ -19,9 +19,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// If all ranks change their number together, they meet within this time, unless some are late.
+// First wait for the other ranks. Ranks that change their number of micro batches in the same step
+// meet within this time, unless some are late.
 constexpr milliseconds first_pause{250};
-// Time for the other ranks to answer a question, which a rank that is not stopped does at once.
+// Time for the other ranks to answer a question. A rank that is not stopped answers at once.
 constexpr milliseconds patience{500};
 
 constexpr std::uint64_t longest_interval = 1024;  // largest number of steps between comparisons

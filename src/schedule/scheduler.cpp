@@ -145,7 +145,7 @@ class ActivityLog {
   std::uint64_t left_out_ = 0;
 };
 
-// A collective and how its record names it.
+// A collective, its lane, and the names of its axis and work in the log.
 struct CollectiveCall {
   Activity activity;
   Lane lane;

@@ -218,7 +218,7 @@ void Server::accept_some(const net::Fd& listener) {
 }
 
 void Server::admit(net::Fd socket) {
-  // On a local socket the kernel says who connects: no other user comes further.
+  // On a local socket the kernel names the user of the peer. Other users are refused.
   const bool is_local = !options_.secret.empty();
   if (is_local && !net::peer_has_own_user(socket.get())) return;
   if (strangers_.size() >= stranger_limit_) make_room();

@@ -125,7 +125,7 @@ class Crossings {
     return least;
   }
 
-  // Compares the rate between near groups with the rate inside an island, if both are known.
+  // Compares the rate between islands (or hosts) with the rate inside an island, if both are known.
   std::string cost(const Parts& parts) {
     const std::optional<double> across = slowest_across(parts);
     std::optional<double> inside;

@@ -37,7 +37,7 @@ std::string gigatransfers(std::string_view text) {
   return fmt::format("{:g}", value);
 }
 
-// Devices report a width of 0 or all ones when they do not know the link.
+// Devices report a width of 0 or all ones when they do not know the width.
 std::string lanes(const fs::path& file) {
   const long long width = read_number(file).value_or(0);
   return width > 0 && width <= 32 ? fmt::to_string(width) : "";

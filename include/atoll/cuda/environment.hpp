@@ -1,5 +1,5 @@
 // Environment variables that CUDA and NCCL read, and that the library sets before their first call.
-// The library and the GPU backends, which do not include each other's headers, both include it.
+// Both the library and the GPU backends include this header; they share no other.
 #pragma once
 
 #include <unistd.h>

@@ -81,7 +81,7 @@ std::filesystem::path installed_folder() {
                reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) ||
       !info.dli_fname || !object)
     return {};
-  // The program itself has no name here, and dli_fname is its first argument.
+  // The dynamic linker gives the program an empty l_name, and argv[0] as dli_fname.
   const bool is_program = *object->l_name == '\0';
   std::error_code ignored;
   const auto file =

@@ -349,7 +349,7 @@ class Reducer {
     return in_registers(n, usual) && (reduction_.block == 0 || n <= reduction_.block);
   }
 
-  // Combines the n parts from `lo` on in registers; requires in_registers(n).
+  // Combines, in registers, the n parts that begin with part `lo`; requires in_registers(n).
   template <class To>
   void small_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
                   const To& sink) const {

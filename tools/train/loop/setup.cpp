@@ -191,7 +191,7 @@ void warn_of_model(const atoll::World& world, const RunOptions& options, const M
                    const Tokenizer& tokenizer) {
   if (world.rank() != 0) return;
   if (const auto line = unapplied_adapters(source); !line.empty()) log::warn("{}", line);
-  if (options.data.starts_with("synthetic")) return;  // without text, few ids are no fault
+  if (options.data.starts_with("synthetic")) return;  // synthetic ids are not text
   if (const auto line = few_ids(source, tokenizer); !line.empty()) log::warn("{}", line);
 }
 

@@ -24,10 +24,10 @@ inline constexpr std::string_view weight_index_name = "model.safetensors.index.j
 // that is in another file than the index says.
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& place);
 
-// The names that the files of a tokenizer have beside the weights.
+// Returns the names of tokenizer files in a folder of weights.
 std::span<const std::string_view> tokenizer_files();
 
-// Whether a folder has files that weight_files() would return.
+// Returns whether a folder has files that weight_files() would return.
 bool has_weights(const std::filesystem::path& folder);
 
 // A tensor of a file, by the file's header.

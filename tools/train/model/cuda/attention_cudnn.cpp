@@ -116,7 +116,7 @@ struct Attention::Impl {
     if (version() < oldest) return "packed rows need version 9.18";
     if (capability < 90 || capability >= 110)
       return "packed rows need an H100, B200 or similar GPU";
-    // For other head sizes, the front end sizes the workspace for documents of a whole row each.
+    // For other head sizes, cudnn-frontend sizes the workspace as if each document filled a row.
     if (key.head_dim % 16 != 0) return "packed rows need a head_dim that is a multiple of 16";
     // Deterministic backward needs a matrix of scores of a whole row for each document and head.
     return deterministic ? "deterministic backward of packed rows needs too much memory" : "";

@@ -231,7 +231,7 @@ class SimulatedOps final : public Ops {
   void eager(atoll::Stream& stream, const char* name, const AttentionShape& shape, DType dtype,
              double products) const {
     constexpr int passes = 5;
-    constexpr double bytes_of_passes = 28;  // bytes read and written for a score in bf16
+    constexpr double bytes_of_passes = 28;  // bytes read and written per bf16 score
     const bool backward = products > 1;
     for (int product = 0; product < (backward ? 4 : 2); ++product) {
       run_for(stream, name,

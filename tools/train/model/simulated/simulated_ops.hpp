@@ -19,8 +19,8 @@ namespace train::simulated {
 // these kernels read and write.
 enum class Framework {
   atoll,
-  pytorch_eager,    // Hugging Face's modules, an operation at a time
-  pytorch_compiled  // the same through torch.compile
+  pytorch_eager,    // Hugging Face's modules, one operation at a time
+  pytorch_compiled  // Hugging Face's modules through torch.compile
 };
 std::string_view name(Framework framework) noexcept;
 // "atoll", "pytorch-eager", "pytorch-compile". Throws Error(invalid_argument) for other texts.
