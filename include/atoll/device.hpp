@@ -91,7 +91,7 @@ using StreamLink = std::shared_ptr<Stream*>;
 // CPUs, a call that enqueues while another thread does throws Error(invalid_argument); on GPUs it
 // is not noticed. A task must not destroy its own stream.
 //
-// Waits in tasks: a task of a host stream may wait for other streams. It cannot wait for its own
+// Waits in tasks: a task of a CPU stream may wait for other streams. It cannot wait for its own
 // stream: not by synchronize(), and not for a collective that it has enqueued there, because this
 // work runs only after the task. Such a wait throws Error(invalid_argument). A cycle of waits over
 // several streams is not noticed.
@@ -110,8 +110,8 @@ class ATOLL_API Stream {
   // Runs `work` on the CPU in stream order. On a GPU it is a host function of the CUDA stream and
   // must not call CUDA or this interface. Throws Error(invalid_argument) if `work` is empty.
   void enqueue(std::function<void()> work);
-  // Copies `bytes` bytes in stream order. Both addresses may be in memory of this device or of the
-  // host; the ranges must not overlap. copy() and zero() throw Error(invalid_argument) for a null
+  // Copies `bytes` bytes in stream order. Both addresses may be in memory of this device or in CPU
+  // memory; the ranges must not overlap. copy() and zero() throw Error(invalid_argument) for a null
   // address, unless `bytes` is 0.
   void copy(void* dst, const void* src, std::size_t bytes);
   void zero(void* dst, std::size_t bytes);
@@ -190,14 +190,14 @@ class ATOLL_API Device {
   DeviceKind kind() const noexcept;
   std::string_view name() const noexcept;
   // UUID of the GPU as nvidia-smi prints it, such as "GPU-...". Equal in all processes that use
-  // this GPU; empty on the host.
+  // this GPU; empty on CPUs.
   std::string_view uuid() const noexcept;
-  std::string_view pci_address() const noexcept;  // PCI bus id ("0000:0f:00.0"); empty on the host
+  std::string_view pci_address() const noexcept;  // PCI bus id ("0000:0f:00.0"); empty on CPUs
   int ordinal() const noexcept;                   // CUDA ordinal of a GPU; -1 on other devices
   // Allocates uninitialised memory, aligned to 4,096 bytes (256 on a GPU). Throws
   // Error(out_of_memory) with the size.
   Buffer allocate(std::size_t bytes) const;
-  // Allocates CPU memory that copies to and from this device can use without blocking the host
+  // Allocates CPU memory that copies to and from this device can use without blocking the caller
   // (pinned memory on a GPU). Uninitialised, aligned to 64 bytes, and not part of
   // allocated_bytes(). Throws Error(out_of_memory).
   Buffer allocate_staging(std::size_t bytes) const;

@@ -14,7 +14,7 @@
 // samples or tokens. With GradientScale::average (Options::gradients) the sum is divided by the
 // number of ranks, but not by the number of micro batches.
 //
-// A trainer that computes on the host in its own thread, not in tasks of the compute stream, must
+// A trainer that computes on the CPU in its own thread, not in tasks of the compute stream, must
 // call compute.synchronize() after each scope opens and after wait_gradients(). Otherwise it reads
 // parameters and gradients that have not arrived. Options::synchronous makes these calls.
 //
@@ -132,11 +132,11 @@ struct Options {
   // computes (Precision::reduce of 16 bits, deterministic mode). Whether `few` is faster depends on
   // the machine, so measure it.
   ComputeUnits gather_units = ComputeUnits::none;
-  // For trainers that compute on the host in their own thread. When true, Pass::forward(),
+  // For trainers that compute on the CPU in their own thread. When true, Pass::forward(),
   // Pass::backward() and Engine::wait_gradients() block until the compute stream has reached them,
   // so the caller may read parameters and write gradients directly until the scope ends. Gathers
-  // and reductions of other units still run beside the caller's compute. On devices other than the
-  // host, the constructor throws Error(invalid_argument).
+  // and reductions of other units still run beside the caller's compute. On devices other than
+  // CPUs, the constructor throws Error(invalid_argument).
   bool synchronous = false;
 };
 
@@ -247,7 +247,7 @@ using EngineLink = std::shared_ptr<Engine*>;
 // no further gradients are reduced, and new scopes throw Error(invalid_argument).
 //
 // Views may be used by work that is enqueued on the compute stream while the scope is open, and by
-// the host after a later synchronize() of that stream. With ATOLL_CHECK=lifetimes on the host
+// code on the CPU after a later synchronize() of that stream. With ATOLL_CHECK=lifetimes on the CPU
 // device, any other use of a view ends the process by SIGSEGV, with a message that names unit,
 // parameter and remedy; the other ranks get the message as well. The checker does not find a use
 // before synchronize() if the stream happens to have reached the scope, nor a use after the scope
@@ -365,9 +365,9 @@ class ATOLL_API Engine {
   // Collective. Fills this rank's shards with the initial values of ParamSpec::init, without
   // allocating whole parameters. Blocks.
   void initialize(std::uint64_t seed);
-  // Calls `fill` with each segment and an f32 host buffer, which `fill` must fill. Collective.
-  // Blocks. If `fill` throws on a rank, that rank throws its exception at the end, and the other
-  // ranks throw Error with its text. Parameters may then have old and new values.
+  // Calls `fill` with each segment and an f32 buffer in CPU memory, which `fill` must fill.
+  // Collective. Blocks. If `fill` throws on a rank, that rank throws its exception at the end, and
+  // the other ranks throw Error with its text. Parameters may then have old and new values.
   void assign(const std::function<void(const Segment&, std::span<float>)>& fill);
   // Calls `visit` with each whole parameter in f32. Gathers one unit at a time, in the order in
   // which units were added. Collective. Blocks. If `visit` throws on a rank, that rank does not

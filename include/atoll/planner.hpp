@@ -74,9 +74,9 @@ ATOLL_API Device make_device(DeviceOptions options);
 
 // Enqueues work that takes modelled time.
 ATOLL_API void run(Stream& stream, TimedWork work);
-// Seconds of the host's clock, which launches and synchronize() advance.
+// Seconds of the simulated CPU's clock, which launches and synchronize() advance.
 ATOLL_API double host_time(const Device& device);
-// Lets the host spend time on other work.
+// Lets the simulated CPU spend time on other work.
 ATOLL_API void spend(const Device& device, double seconds);
 
 }  // namespace atoll_v1::atoll::simulated
@@ -104,7 +104,7 @@ struct ComputeModel {
   std::uint64_t memory_bytes = 0;
   std::uint64_t reserved_bytes = 0;  // context, libraries and NCCL's buffers of one rank
   double kernel_s = 0;               // least time of a kernel
-  double launch_s = 0;               // time of the host to launch a kernel
+  double launch_s = 0;               // CPU time to launch a kernel
   std::string source;                // where the figures come from
 };
 
@@ -120,7 +120,7 @@ struct ProductShape {
   std::uint64_t moved_bytes = 0;  // bytes of operands and result
 };
 
-// Seconds of one kernel, without the host's launch.
+// Seconds of one kernel, without its launch by the CPU.
 ATOLL_API double product_seconds(const ComputeModel& model, const ProductShape& shape);
 ATOLL_API double moving_seconds(const ComputeModel& model, double bytes);
 struct AttentionWork {
@@ -129,7 +129,7 @@ struct AttentionWork {
   bool bf16 = true;
   bool flash_attention_2 = false;  // false: the device's fastest kernel
 };
-// Seconds of causal attention, without the host's launch.
+// Seconds of causal attention, without its launch by the CPU.
 ATOLL_API double attention_seconds(const ComputeModel& model, const AttentionWork& work);
 
 }  // namespace atoll_v1::atoll

@@ -25,10 +25,10 @@ struct RankDeviceOptions {
 struct ATOLL_API RankDevice {
   Device device;
   std::string why;     // why "auto" did not choose the visible GPUs; empty otherwise
-  int sharing = 1;     // number of ranks that share the device, which is a GPU or the host
+  int sharing = 1;     // number of ranks that share the device, which is a GPU or the CPUs
   int turn = 0;        // index of this rank among the ranks that share the device
-  int most_turns = 1;  // largest number of ranks on one GPU of the job; 1 on the host
-  // Returns the memory of the GPU divided by the number of ranks that share it; 0 on the host.
+  int most_turns = 1;  // largest number of ranks on one GPU of the job; 1 on CPUs
+  // Returns the memory of the GPU divided by the number of ranks that share it; 0 on CPUs.
   // Drivers and libraries use some of this memory, which planners must reserve
   // (fsdp::StrategyQuestion::reserve).
   std::uint64_t memory_bytes() const noexcept;

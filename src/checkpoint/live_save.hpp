@@ -27,11 +27,11 @@ struct UnitTensors {
 // A thread reads the tensors unit by unit from the memory that the optimizer updates, and writes
 // them. If the optimizer would update a unit that is not yet written, the unit is copied first, and
 // the thread writes the copy. So the file has the values of the time when the object was made.
-// Copies need memory of the host; if all of it is in use, the update waits until the thread has
+// Copies need CPU memory; if all of it is in use, the update waits until the thread has
 // written enough.
 //
 // On the CPU a task of the stream decides just before the update whether to copy. A GPU copies in
-// stream order what the host has enqueued, often a step ahead, so there before_update() decides.
+// stream order what the CPU has enqueued, often a step ahead, so there before_update() decides.
 // The thread still reads the memory of a unit whose copy is enqueued, until the copy has been made.
 class LiveSave final : public LiveReader {
  public:

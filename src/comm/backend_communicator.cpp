@@ -21,7 +21,7 @@ namespace {
 // Time that abort() waits for the other ranks to receive the question.
 constexpr std::chrono::seconds abort_patience{2};
 
-// An operation in the queue of a host stream. Its execution begins with take(). A failed stream
+// An operation in the queue of a CPU stream. Its execution begins with take(). A failed stream
 // destroys its queued operations without running them; the destructor fails the World if take() has
 // not been called.
 class Queued {

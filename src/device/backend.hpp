@@ -37,7 +37,7 @@ class ATOLL_API EventBackend {
   // Blocks until the event has happened; throws the error of its stream if that failed before it.
   virtual void synchronize() = 0;
   // Marks the event and its stream as failed. Used on GPUs when a caller learns that work before
-  // the event has failed; on the host, tasks report failures by throwing.
+  // the event has failed; on CPUs, tasks report failures by throwing.
   virtual void fail([[maybe_unused]] std::exception_ptr error) {}
   // Makes a stream of the caller, such as a cudaStream_t, wait for the event.
   virtual void delay_native(void* stream);
@@ -94,13 +94,13 @@ class ATOLL_API StreamBackend {
   virtual DeviceKind kind() const noexcept { return DeviceKind::cpu; }
   // Enqueues work that takes modelled time. Streams of real devices throw Error(unsupported).
   virtual void take_time(const ModelledWork& work);
-  virtual void* native() noexcept = 0;  // returns the cudaStream_t on a GPU, and null on the host
+  virtual void* native() noexcept = 0;  // returns the cudaStream_t on a GPU, and null on CPUs
   // These functions implement those of atoll/cuda.hpp. On streams that are not on a GPU they throw
   // Error(unsupported).
   virtual void launch(const std::function<void(void*)>& work);
   virtual void record_native(void* event);
   virtual void wait_native(void* event);
-  // Starts a range that names, for profilers, the work that the host enqueues on this stream. The
+  // Starts a range that names, for profilers, the work that the CPU enqueues on this stream. The
   // range ends when end_range() is called with the returned number.
   virtual std::uint64_t begin_range([[maybe_unused]] const Label& label) { return 0; }
   virtual void end_range([[maybe_unused]] std::uint64_t number) noexcept {}
@@ -201,7 +201,7 @@ class ATOLL_API DeviceBackend {
   const DeviceInfo& info() const noexcept { return info_; }
   virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory) on failure
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
-  // Allocates CPU memory that the device copies to and from without blocking the host; throws
+  // Allocates CPU memory that the device copies to and from without blocking the caller; throws
   // Error(out_of_memory).
   virtual void* allocate_staging(std::size_t bytes);
   virtual void deallocate_staging(void* data) noexcept;

@@ -326,7 +326,7 @@ struct Optimizer::Impl {
   std::vector<std::uint64_t> first_block;  // first block of each unit in local_blocks
   Buffer result;                           // f64: norm, clip factor, number of steps
   Buffer reported;                         // f64: norm after updates in backward
-  // Host copy of norm, clip factor and number of steps, valid once `known` has happened. The copy
+  // CPU copy of norm, clip factor and number of steps, valid once `known` has happened. The copy
   // is in staging memory, because a GPU's copy to ordinary CPU memory would block the caller.
   Buffer outcome_memory = engine.device().allocate_staging(3 * sizeof(double));
   std::span<double, 3> outcome{static_cast<double*>(outcome_memory.data()), 3};

@@ -56,7 +56,7 @@ void PassObserver::seal() {
       setup_.options.device.kind() == DeviceKind::cpu) {
     log::warn(
         "ATOLL_CHECK=lifetimes: memory of the backend {} cannot be mapped twice, so the checker "
-        "does not find reads of parameters on the host before their gather has arrived",
+        "does not find reads of parameters on the CPU before their gather has arrived",
         setup_.scheduler.backend());
   }
 }

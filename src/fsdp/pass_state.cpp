@@ -221,7 +221,7 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
   return position;
 }
 
-// Blocks until the caller may use the scope on the host. After a failure the caller gets no scope,
+// Blocks until the caller may use the scope on the CPU. After a failure the caller gets no scope,
 // so the pass cannot complete.
 void PassState::synchronize_scope() {
   try {

@@ -60,8 +60,7 @@ Axis secondary_axis(const Axis& shard, int ranks) {
   if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
     log::warn(
         "secondary groups of {} ranks cross the mesh's shard groups of {} ranks, so backward "
-        "gathers "
-        "over slower links: use a divisor of {} for secondary_shards",
+        "gathers over slower links: use a divisor of {} for secondary_shards",
         ranks, shard.block, shard.block);
   }
   const auto first = shard.ranks.begin() + shard.index / ranks * ranks;
@@ -115,11 +114,10 @@ void check_options(const Options& options) {
   const DType reduce = options.precision.reduce;
   require(reduce == DType::f32 || reduce == DType::bf16, ErrorCode::unsupported,
           "Engine: gradients cannot be reduced in {}: use f32 or bf16", name(reduce));
-  require(
-      !options.synchronous || options.device.kind() == DeviceKind::cpu,
-      "Engine: Options::synchronous is for trainers that compute on the host, but the device is "
-      "{}: leave it off, and enqueue compute on the stream given to begin()",
-      options.device.name());
+  require(!options.synchronous || options.device.kind() == DeviceKind::cpu,
+          "Engine: Options::synchronous is for trainers that compute on the CPU, but the device is "
+          "{}: leave it off, and enqueue compute on the stream given to begin()",
+          options.device.name());
   require(
       options.prefetch >= 0 && options.reduce_buffers >= 1 && options.secondary_shards >= 0,
       "Engine: prefetch is {}, reduce_buffers is {} and secondary_shards is {}, but they must be "

@@ -24,7 +24,7 @@ struct Measured {
 
 ComputeModel gpu_model(std::string name, const Measured& measured, std::string source) {
   // Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the
-  // host about 3 us.
+  // CPU about 3 us.
   constexpr double kernel_s = 2e-6, launch_s = 3e-6;
   // The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
   constexpr std::uint64_t reserved = std::uint64_t{2} << 30;

@@ -199,7 +199,7 @@ class SimulatedDevice final : public DeviceBackend {
     return reinterpret_cast<void*>(next_.fetch_add(rounded));
   }
   void deallocate(void*, std::size_t) noexcept override {}
-  // Real memory, filled with zeros: the host reads results of kernels there, such as norms.
+  // Real memory, filled with zeros: the CPU reads results of kernels there, such as norms.
   void* allocate_staging(std::size_t bytes) override {
     void* const data = DeviceBackend::allocate_staging(bytes);
     std::memset(data, 0, bytes);

@@ -10,7 +10,7 @@ namespace {
 
 // Smaller remainders of a task are rounding errors.
 constexpr double nothing = 1e-13;
-constexpr double polling = 1e-6;  // time of the host for one call of poll()
+constexpr double polling = 1e-6;  // CPU time of one call of poll(), in seconds
 constexpr double never = std::numeric_limits<double>::infinity();
 
 bool runs(const TimedTask& task) { return task.start && !task.end; }
@@ -153,7 +153,7 @@ bool Timeline::settle(Queue& queue) {
   return true;
 }
 
-// Advances the clock to the next moment at which a task ends, its latency is over, or the host has
+// Advances the clock to the next moment at which a task ends, its latency is over, or the CPU has
 // enqueued a task; at most to `limit`.
 void Timeline::advance(double limit) {
   const Load load = load_of(queues_);
@@ -170,7 +170,7 @@ void Timeline::advance(double limit) {
     }
   }
   require(step < never, ErrorCode::internal,
-          "virtual device: streams wait for each other in a cycle");
+          "simulated device: streams wait for each other in a cycle");
   for (const auto& queue : queues_) {
     if (queue->tasks.empty() || !runs(*queue->tasks.front())) continue;
     TimedTask& task = *queue->tasks.front();

@@ -1,9 +1,9 @@
-// The clock of a virtual device: work on its streams takes modelled time, and no work is done.
+// The clock of a simulated device: work on its streams takes modelled time, and no work is done.
 //
 // Each stream is a queue of tasks. A task starts when the task before it on its stream has ended,
-// the events that it waits for have happened, and the host has enqueued it. Tasks that run at the
+// the events that it waits for have happened, and the CPU has enqueued it. Tasks that run at the
 // same time slow each other down as far as they share a resource (Use). The timeline advances only
-// when the host waits or polls. So all tasks that run at a time are known when it comes to that
+// when the CPU waits or polls. So all tasks that run at a time are known when it comes to that
 // time.
 //
 // Times are seconds from the creation of the timeline.
@@ -27,7 +27,7 @@ class Timeline;
 // One task of a stream, and the event that it ends with.
 struct TimedTask {
   TimedWork work{};
-  double enqueued = 0;                              // time at which the host had enqueued the task
+  double enqueued = 0;                              // time at which the CPU had enqueued the task
   std::vector<std::shared_ptr<TimedTask>> after{};  // tasks of other streams that must have ended
   bool counts_as_exposed = false;                   // the wait for `after` is exposed communication
   double latency_left = 0, left = 0;  // seconds of the task that are left, when it runs alone
@@ -49,18 +49,18 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   std::shared_ptr<Queue> add_queue();
   void remove_queue(const std::shared_ptr<Queue>& queue);
-  // Appends a task. The host spends the launch time of the device first, if `launches` is true.
+  // Appends a task. If `launches` is true, the CPU first spends the launch time of the device.
   std::shared_ptr<TimedTask> push(Queue& queue, TimedTask task, bool launches);
-  // Advances to the time of the host and returns whether the task has ended by then. Asking takes
-  // the host a microsecond, so that a loop that polls ends.
+  // Advances to the time of the CPU and returns whether the task has ended by then. Each call takes
+  // a microsecond of the CPU, so that a loop that polls ends.
   bool poll(const TimedTask& task);
   // Returns the end of a task if the timeline has come to it.
   std::optional<double> end_of(const TimedTask& task) const;
-  // Lets the host wait for a task.
+  // Lets the CPU wait for a task.
   void await(const TimedTask& task);
   double exposed(const Queue& queue) const;
   double host_time() const;
-  // The host works on something else for this time.
+  // Lets the CPU spend time on other work.
   void spend(double seconds);
 
  private:
@@ -72,7 +72,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   mutable std::mutex mutex_;
   double launch_;
   double now_ = 0;   // time up to which tasks have been simulated; at most host_ between calls
-  double host_ = 0;  // time of the host, which enqueues and waits
+  double host_ = 0;  // time of the CPU, which enqueues and waits
   std::vector<std::shared_ptr<Queue>> queues_;
 };
 

@@ -1,4 +1,4 @@
-// The queue of a host stream: each task runs once, in order, after it was pushed, by one executor
+// The queue of a CPU stream: each task runs once, in order, after it was pushed, by one executor
 // at a time, and no task is left while all threads sleep.
 #include "litmus.hpp"
 // Must follow litmus.hpp, which includes relacy.

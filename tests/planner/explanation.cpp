@@ -122,7 +122,7 @@ TEST_CASE("a host that enqueues for a whole step is a cause, and what no figure 
   const bool launches = found.causes[0].what.find("to enqueue a step") != std::string::npos ||
                         found.causes[1].what.find("to enqueue a step") != std::string::npos;
   CHECK(launches);
-  CHECK(plan::to_text(found, job).find("(host enqueues a step)") != std::string::npos);
+  CHECK(plan::to_text(found, job).find("(CPU enqueues a step)") != std::string::npos);
   CHECK_THROWS_AS(plan::explain(job, {.tokens_per_s = 1000, .exposed_s = -1}), atoll::Error);
 }
 

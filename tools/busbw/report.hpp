@@ -27,7 +27,7 @@ LatencySummary summarize(std::vector<double> times);
 struct Half {
   // Time per operation in microseconds; -a selects the rank, or the average.
   double time_us = 0;
-  double cpu_us = 0;                   // part of time_us in which the host enqueues
+  double cpu_us = 0;                   // part of time_us in which the CPU enqueues
   double algbw = 0;                    // algorithm bandwidth in GB/s
   double busbw = 0;                    // bus bandwidth in GB/s
   std::optional<std::uint64_t> wrong;  // wrong elements over all ranks; empty if unchecked

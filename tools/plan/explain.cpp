@@ -138,12 +138,12 @@ void inside_cause(const Job& job, const Measurement& measured, const StepTimes& 
       times.unexplained, result);
 }
 
-// A host that enqueues as long as a step takes keeps its GPU waiting.
+// A CPU that enqueues as long as a step takes keeps its GPU waiting.
 void launch_cause(const Job& job, Explanation& result) {
   const bool limits = result.measured_launch_s > 0.9 * result.measured_step_s &&
                       result.measured_step_s > (1 + noise) * result.expected_step_s;
   if (job.cluster.is_cpu() || !limits) return;
-  add({{fmt::format("the host needs {:.3g} s to enqueue a step, so launches may limit it",
+  add({{fmt::format("the CPU needs {:.3g} s to enqueue a step, so launches may limit it",
                     result.measured_launch_s),
         "a larger micro batch; look with top for programs beside the ranks; mpirun --bind-to "
         "none"}},
@@ -333,7 +333,7 @@ std::string to_text(const Explanation& e, const Job& job) {
   if (e.measured_data_s > 1e-3 * e.measured_step_s) row("waiting for data", 0, e.measured_data_s);
   if (e.measured_launch_s > 0 && !job.cluster.is_cpu())
     text +=
-        fmt::format("{:<26}{:>12}{:>12.4f}\n", "(host enqueues a step)", "", e.measured_launch_s);
+        fmt::format("{:<26}{:>12}{:>12.4f}\n", "(CPU enqueues a step)", "", e.measured_launch_s);
   row("step", e.expected_step_s, e.measured_step_s);
   text += fmt::format("tokens/s, padding included: {:.0f} expected, {:.0f} measured\n",
                       job.tokens() / e.expected_step_s, job.tokens() / e.measured_step_s);

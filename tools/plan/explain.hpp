@@ -17,7 +17,7 @@ struct Measurement {
   std::optional<double> exposed_s{};    // per step
   std::optional<double> padding{};      // share of tokens
   std::optional<double> data_wait_s{};  // per step
-  std::optional<double> enqueue_s{};    // per step, time in which the host enqueues it
+  std::optional<double> enqueue_s{};    // per step, time in which the CPU enqueues it
   bool is_atoll = false;                // a run of atoll-train, and not of another framework
   // Tokens/s of the same settings on one host, where communication is hidden.
   std::optional<double> one_host_tokens_per_s{};
@@ -35,7 +35,7 @@ struct Explanation {
   double expected_exposed_s = 0, measured_exposed_s = 0;
   double expected_gather_s = 0, expected_reduce_s = 0;  // parts of the expected exposed time
   double measured_data_s = 0;    // time that compute waits for data; 0 in a prediction
-  double measured_launch_s = 0;  // time in which the host enqueues a step; 0 if unknown
+  double measured_launch_s = 0;  // time in which the CPU enqueues a step; 0 if unknown
   double slowdown = 1;           // of compute: measured over expected
   // GB/s between hosts with which the prediction meets the measured step, and its share of a
   // healthy fabric. Nothing if the fabric explains nothing.

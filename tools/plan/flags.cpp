@@ -134,8 +134,7 @@ void declare_results(CLI::App& app, Flags& f) {
       "default");
   app.add_option("--device", f.device,
                  "what --measure measures: cpu or host (CPUs), cuda (a GPU for each process), or "
-                 "auto: GPUs "
-                 "if there are any")
+                 "auto: GPUs if there are any")
       ->check(CLI::IsMember({"auto", "cpu", "host", "cuda"}))
       ->needs("--measure");
   app.add_option("--threads", f.threads, "compute threads of a rank on CPUs")

@@ -14,7 +14,7 @@ namespace plan {
 struct MeasureOptions {
   int ranks = 1;    // processes that measure at the same time, as the ranks of a job compute
   int threads = 1;  // compute threads of each, on CPUs
-  std::string device = "auto";  // host, cuda, or auto: GPUs if there are any
+  std::string device = "auto";  // "cpu" (or "host"), "cuda", or "auto": GPUs if there are any
   double seconds = 10;          // of passes; the first pass does not count
 };
 

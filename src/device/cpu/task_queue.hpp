@@ -1,4 +1,4 @@
-// The lock-free part of a host stream's queue: a linked list with one producer, the thread that
+// The lock-free part of a CPU stream's queue: a linked list with one producer, the thread that
 // calls the stream, and one consumer, the thread that is the executor. Counters show whether the
 // list is empty.
 //

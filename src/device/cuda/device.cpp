@@ -176,7 +176,7 @@ class Clock {
     check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreate");
     const std::unique_ptr<CUstream_st, decltype(&cudaStreamDestroy)> idle(created,
                                                                           cudaStreamDestroy);
-    // The event happens between two readings of the host clock. The second reading can be late, so
+    // The event happens between two readings of the CPU clock. The second reading can be late, so
     // the closest pair of several attempts is used.
     constexpr int attempts = 5;
     constexpr std::int64_t good_ns = 50'000;
@@ -441,7 +441,7 @@ class CudaDevice final : public DeviceBackend {
     const Current current(ordinal_);
     void* data = nullptr;
     check(cudaHostAlloc(&data, bytes, cudaHostAllocDefault),
-          fmt::format("pinned host memory: cannot allocate {} bytes", bytes));
+          fmt::format("pinned CPU memory: cannot allocate {} bytes", bytes));
     return data;
   }
 

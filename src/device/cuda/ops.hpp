@@ -1,5 +1,5 @@
 // DeviceOps on a GPU. Each operation launches one or a few kernels on the stream; clip_factor also
-// enqueues a host function first. Sums use the order and rounding of ../host, so results of CPU and
+// enqueues a host function first. Sums use the order and rounding of ../cpu, so results of CPU and
 // GPU are equal to the bit, except for the last digits of pow, log and cos.
 #pragma once
 
@@ -30,7 +30,7 @@ class CudaOps final : public DeviceOps {
  private:
   // Memory of clip_factor() for one stream.
   struct Clip {
-    // A flag in mapped host memory. A host function sets the flag to 1 unless the stream has
+    // A flag in mapped CPU memory. A host function sets the flag to 1 unless the stream has
     // failed; the kernel reads the flag and resets it to 0. If the kernel reads 0, the clip factor
     // becomes NaN.
     std::shared_ptr<int> permit;

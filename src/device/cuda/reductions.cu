@@ -194,7 +194,7 @@ void launch_reduce(cudaStream_t stream, T* dst, const From* parts, std::uint64_t
         count, nparts, block, nparts);
 }
 
-// Each norm block has eight partial sums, as in ../host/kernels.cpp. One thread computes each
+// Each norm block has eight partial sums, as in ../cpu/kernels.cpp. One thread computes each
 // partial sum, so a thread block handles 32 norm blocks.
 constexpr unsigned lanes = 8;
 

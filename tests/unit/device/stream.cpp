@@ -131,7 +131,7 @@ TEST_CASE("a stamp is the time at which the stream reaches it") {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   };
   CHECK_FALSE(atoll::Stamp().ns());
-  // Streams of the CPU device take the time stamps of host streams. Streams of JitterDevice take
+  // Streams of the CPU device take the time stamps of CPU streams. Streams of JitterDevice take
   // the default stamps of StreamBackend.
   const atoll::Device devices[] = {atoll::Device::cpu(),
                                    atoll::Device(std::make_shared<atoll_test::JitterDevice>(1))};

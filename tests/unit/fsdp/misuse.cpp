@@ -210,7 +210,7 @@ TEST_CASE("engine misuse: options out of range, or without a meaning") {
   CHECK(has(with({.strategy = static_cast<fsdp::Strategy>(99)}),
             "Engine: Options::strategy = 99 has no meaning"));
   CHECK(has(with({.device = atoll::simulated::make_device({}), .synchronous = true}),
-            "Options::synchronous is for trainers that compute on the host, but the device is "));
+            "Options::synchronous is for trainers that compute on the CPU, but the device is "));
   CHECK(has(with({.precision = {.param = atoll::DType::f64}}),
             "parameters cannot be f64: use f32, bf16 or f16"));
   CHECK(has(with({.precision = {.param = atoll::DType::f16, .reduce = atoll::DType::f16}}),

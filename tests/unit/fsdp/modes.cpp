@@ -1,4 +1,4 @@
-// Modes of the engine: averaged gradients, trainers that compute on the host in their own thread,
+// Modes of the engine: averaged gradients, trainers that compute on the CPU in their own thread,
 // and compute in f16.
 #include <doctest/doctest.h>
 
@@ -154,7 +154,7 @@ TEST_CASE("averages are taken over ranks, not over micro batches") {
   }
 }
 
-TEST_CASE("a synchronous trainer computes on the host, with the bits of tasks on the stream") {
+TEST_CASE("a synchronous trainer computes on the CPU, with the bits of tasks on the stream") {
   for (const auto strategy : fsdp::every_strategy()) {
     CAPTURE(fsdp::name(strategy));
     const auto in_tasks = train(strategy, Computes::in_tasks);

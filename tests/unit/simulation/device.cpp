@@ -147,7 +147,7 @@ TEST_CASE("an update of few blocks holds a unit per block, and slows down comput
   CHECK(seconds(end) == doctest::Approx(alone / 0.8));  // compute has 80 of 100 units
 }
 
-TEST_CASE("the host needs time to launch, and work cannot begin before") {
+TEST_CASE("the CPU needs time to launch, and work cannot begin before") {
   const Device device = device_with(1);
   Stream a = device.stream({.name = "a"});
   simulated::run(a, compute(0.1));

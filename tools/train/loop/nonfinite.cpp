@@ -18,7 +18,7 @@ namespace {
 
 namespace fsdp = atoll::fsdp;
 
-// Elements that are copied to the host at once.
+// Elements that are copied to CPU memory at once.
 constexpr std::uint64_t checked_at_once = 1 << 20;
 
 // A value of f32 or bf16 is not finite if all bits of its exponent are set.

@@ -40,7 +40,7 @@ class FigureExchange {
 
  private:
   atoll::Buffer memory_;
-  std::vector<RankFigures> ranks_;  // host copy of memory_
+  std::vector<RankFigures> ranks_;  // copy of memory_ in CPU memory
   std::optional<atoll::Communicator> totals_;
 };
 

@@ -66,7 +66,7 @@ class Trainer {
     Clock::time_point time;
     // Exposed communication of all steps before this one.
     std::chrono::nanoseconds exposed;
-    double enqueue_seconds = 0;  // host time until the whole step was enqueued
+    double enqueue_seconds = 0;  // CPU time until the whole step was enqueued
     atoll::Stamp computed{};     // when the compute of the step is done
   };
 

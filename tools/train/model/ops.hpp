@@ -247,7 +247,7 @@ class Ops {
                         atoll::ConstView b, atoll::View c, atoll::ConstView residual) = 0;
   virtual void compute(atoll::Stream& stream, const Operation& operation) = 0;
 
-  // Reports invalid ids of all previous calls. Separate, so that a GPU does not wait for the host
+  // Reports invalid ids of all previous calls. Separate, so that a GPU does not wait for the CPU
   // after each call.
   virtual void check_ids([[maybe_unused]] atoll::Stream& stream) {}
 

@@ -131,7 +131,7 @@ struct Muon::Impl {
   std::uint64_t bytes = 0;
   std::vector<atoll::ConstView> gradients;  // of all segments, for the norm
   atoll::Buffer figures_memory;             // Figures on the device
-  atoll::Buffer known_memory;               // copy on the host; valid once `done` is complete
+  atoll::Buffer known_memory;               // copy in CPU memory; valid once `done` is complete
   atoll::Event done;                        // happens when the last step is complete
 };
 
@@ -260,7 +260,7 @@ void Muon::Impl::allocate() {
   engine.memory().optimizer += bytes;
 }
 
-// Copies the figures from the host to the device. Blocks.
+// Copies the figures from CPU memory to the device. Blocks.
 void Muon::Impl::push_figures() {
   auto stream = engine.device().stream({.name = "muon"});
   stream.copy(figures_memory.data(), known_memory.data(), sizeof(Figures));

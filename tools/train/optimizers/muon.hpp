@@ -13,7 +13,7 @@
 // any number of ranks and with any strategy if the gradients have the same bits, because each whole
 // matrix is computed by one rank in one order. The norm is rounded to f32, so that its bits do not
 // depend on the order in which the f64 squares are added, except for rare ties. On GPUs everything
-// runs on the compute stream: the host copies no gradients and waits for nothing.
+// runs on the compute stream: the CPU copies no gradients and waits for nothing.
 //
 // Parameters other than hidden matrices (embedding, head, norms, biases) are updated by AdamW.
 #pragma once

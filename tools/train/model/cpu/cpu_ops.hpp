@@ -1,4 +1,4 @@
-// Ops for host streams. Each call is one task on the stream's worker thread, which runs the kernels
+// Ops for CPU streams. Each call is one task on the stream's worker thread, which runs the kernels
 // of this folder on `threads` OpenMP threads.
 #pragma once
 

@@ -40,7 +40,7 @@ struct Profile {
 // update. One fused kernel reads and writes 30. FSDP2 copies each gathered unit into its
 // parameters, and each gradient into the buffer of the reduction
 // (torch/distributed/fsdp/_fully_shard, file _fsdp_collectives.py); FSDP1 copies gradients only.
-// The host times of a launch are estimates.
+// The CPU times of a launch are estimates.
 //
 // The head computes all logits at once: 2 bytes each in bf16, their f32 copy (4), log_softmax (4)
 // and its gradient (4) (transformers, loss/loss_utils.py). A compiled loss keeps the logits and the

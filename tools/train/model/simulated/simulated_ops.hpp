@@ -28,7 +28,7 @@ Framework framework_from_name(std::string_view name);
 
 // Costs of a framework beside the operations of the model.
 struct FrameworkCosts {
-  double launch = 1;          // host time of a launch, as a multiple of ComputeModel::launch_s
+  double launch = 1;          // CPU time of a launch, as a multiple of ComputeModel::launch_s
   double update_bytes = 1;    // bytes that updates read and write, as a multiple of atoll's
   bool copies_units = false;  // each gathered unit and each gradient is copied once more
   double logit_bytes = 0;     // bytes of memory for each logit of a micro batch. atoll computes the
