@@ -118,8 +118,8 @@ ATOLL_API GroupRate group_rate(const Topology& topology, const std::vector<RankS
                                const std::vector<int>& group, const MeshPlanOptions& options = {});
 
 // Rates of two-level collectives over a group on several hosts that all have the same number of
-// ranks, at least two, in consecutive positions of the group; unknown for other groups. `inside`
-// is the rate among the ranks of one host. `across` is the rate among the ranks with the same local
+// ranks, at least two, in consecutive positions of the group; unknown for other groups. `intra`
+// is the rate among the ranks of one host. `inter` is the rate among the ranks with the same local
 // rank on all hosts, while the groups of all local ranks communicate at once. Each is the rate of
 // the slowest group of its kind.
 struct LevelRates {

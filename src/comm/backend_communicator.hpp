@@ -94,7 +94,7 @@ class Scratch {
   std::vector<Buffer> buffers_;
 };
 
-// Not thread-safe: one thread calls the group at a time. Functions that host streams execute for
+// Not thread-safe: one thread calls the group at a time. Functions that CPU streams execute for
 // the group also run one at a time.
 class BackendCommunicator : public std::enable_shared_from_this<BackendCommunicator> {
  public:
@@ -235,7 +235,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   atoll_core services_;
   atoll_comm* comm_ = nullptr;
   bool backend_orders_sums_ = true;  // false when fallbacks must compute ordered sums
-  // What performs() returns, by kind, dtype and op. The backend is asked once, in opened().
+  // What the backend performs, by kind, dtype and op. Set by ask_what_backend_performs().
   std::array<std::array<std::bitset<atoll_abi::ops.size()>, atoll_abi::dtypes.size()>,
              atoll_abi::kinds.size()>
       performed_{};

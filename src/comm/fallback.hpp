@@ -22,7 +22,7 @@ class BackendCommunicator;
 // fallback uses nothing else of the backend's group.
 class ATOLL_LOCAL FallbackContext {
  public:
-  // `inside` is the group of the ranks of this host, or null if no such group is open.
+  // `intra` is the group of the ranks of this host, or null if no such group is open.
   FallbackContext(BackendCommunicator& group, const Operation& called,
                   const std::shared_ptr<Work::State>& work, Stream& on, BackendCommunicator* intra);
   // Returns a context with the same call and stream, but with `other` as the operation to build.

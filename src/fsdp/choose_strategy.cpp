@@ -140,7 +140,7 @@ class Estimator {
            leg(bytes / q_.mesh.shard, q_.mesh.replicate, replicate_);
   }
   // Returns the time to gather every unit once over the secondary groups, which are groups of
-  // Options::secondary_shards ranks. If an secondary group spans several shard groups, its slower
+  // Options::secondary_shards ranks. If a secondary group spans several shard groups, its slower
   // links set the time of all ranks.
   double secondary_leg(double bytes) const {
     const int ranks = q_.options.secondary_shards, shard = q_.mesh.shard;

@@ -163,7 +163,7 @@ bool Gathering::is_used_again(std::size_t index) const {
 
 // Returns true if the gather may be enqueued, which requires that its slot (buffer for an unsharded
 // unit) is free. A gather for backward must also follow the end of the unit's forward if forward
-// saves an secondary shard, from which backward gathers, or if the unit stays unsharded until
+// saves a secondary shard, from which backward gathers, or if the unit stays unsharded until
 // backward.
 bool Gathering::may_gather(std::size_t index) const {
   const Unshard& unshard = plan_.unshards[index];

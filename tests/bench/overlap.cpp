@@ -105,8 +105,8 @@ std::vector<Feature> features() {
       "accumulation local", 200,
       [](OverlapRun& run) { run.accumulation = atoll::fsdp::Accumulation::shard; }, batches, false);
   // Six reductions across replicas take longer than one micro batch. If every micro batch reduces
-  // across replicas, 18 reductions keep the outer lane busy for 1800 ms from the first backward on.
-  // With one reduction per unit and step, six reductions keep the outer lane busy for 600 ms from
+  // across replicas, 18 reductions keep the replicate lane busy for 1800 ms from the first backward
+  // on. With one reduction per unit and step, six reductions keep that lane busy for 600 ms from
   // the last backward on.
   OverlapRun outer = batches;
   outer.reduce_ms = 0;
@@ -115,7 +115,7 @@ std::vector<Feature> features() {
   outer.strategy = atoll::fsdp::Strategy::hybrid_shard;
   outer.replicas = 2;
   add(
-      "one outer reduction a step", 480, [](OverlapRun& run) { run.whole_steps = true; }, outer,
+      "one replicate reduction a step", 480, [](OverlapRun& run) { run.whole_steps = true; }, outer,
       false);
   // There are many units, so that the first unit is updated early and has a small gather. The
   // gather copies data while other units are updated.

@@ -57,8 +57,7 @@ class Crossings {
         ranks[0], label(near_of(ranks[0])), *other, label(near_of(*other)));
     finding.fix =
         "leave out --mesh (Mesh::plan orders the ranks by island), or number the ranks host by "
-        "host "
-        "(mpirun --map-by ppr:N:node, srun --distribution=block)";
+        "host (mpirun --map-by ppr:N:node, srun --distribution=block)";
   }
 
   void take(std::string_view noun, std::vector<Finding>& all) {

@@ -91,8 +91,8 @@ struct CollectiveShape {
 struct CollectiveTime {
   double latency_s = 0;   // before data flows
   double transfer_s = 0;  // while data flows, when nothing else uses the links
-  double intra = 0;       // share of the links inside a host that it uses, from 0 to 1
-  double inter = 0;       // share of the NICs of a host that it uses, from 0 to 1
+  double intra = 0;       // share of the links inside a host that are in use, from 0 to 1
+  double inter = 0;       // share of the NICs of a host that are in use, from 0 to 1
 };
 
 ATOLL_API CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& shape);

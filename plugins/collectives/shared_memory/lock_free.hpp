@@ -78,7 +78,7 @@ struct RingOf {
 // How the owner of a bell waits for events.
 enum class Sleeper : std::uint32_t {
   awake = 0,
-  futex = 1,   // the owner sleeps on the futex Bell::rung
+  futex = 1,   // the owner sleeps on the futex BellOf::rung
   socket = 2,  // the owner sleeps in poll() on its datagram socket
 };
 

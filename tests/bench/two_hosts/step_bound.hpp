@@ -1,7 +1,7 @@
 // Computes the least time of a training step between hosts. The model of a step is: compute runs in
 // order, and transfers use the link of a host one at a time, each as early as the schedule of the
-// engine allows (src/fsdp/lanes.cpp). If a gather and a reduction could start at the same moment,
-// the gather starts first.
+// engine allows (src/fsdp/gathering.cpp, reducing.cpp). If a gather and a reduction could start at
+// the same moment, the gather starts first.
 #pragma once
 
 #include <string>

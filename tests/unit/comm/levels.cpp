@@ -8,7 +8,7 @@
 
 namespace {
 
-// Formats the levels as "inner/inner_block/outer_block", or "one" for a single level.
+// Formats the levels as "intra/intra_block/inter_block", or "one" for a single level.
 std::string levels(const std::vector<int>& hosts, int block = 0) {
   const auto found = atoll::levels_of(hosts, block);
   if (!found) return "one";

@@ -137,7 +137,7 @@ TEST_CASE("mesh axes: groups and sub-meshes of a row-major mesh of 2 x 3 x 2 ran
   });
 }
 
-TEST_CASE("mesh axes: a plan with an tensor axis runs; each axis sums over its own ranks") {
+TEST_CASE("mesh axes: a plan with a tensor axis runs; each axis sums over its own ranks") {
   const auto results = atoll_test::on_threads(8, [](World& world) {
     const Mesh mesh = Mesh::from_plan(world, reversed_plan());
     CHECK(mesh.to_string() == "replicate 2 x shard 2 x tensor 2");

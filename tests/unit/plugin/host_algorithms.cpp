@@ -1,6 +1,6 @@
 // Tests every algorithm between hosts on placements with different numbers of ranks per host, in
 // place and out of place, with sizes slightly below and above those of pieces.
-// plugin_host_windows.cpp tests registered memory.
+// host_windows.cpp tests registered memory.
 #include <doctest/doctest.h>
 
 #include "unit/plugin/host.hpp"

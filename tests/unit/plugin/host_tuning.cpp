@@ -1,5 +1,5 @@
 // Tests the built-in rules that choose algorithms, with sizes below and above the thresholds.
-// plugin_host_algorithms.cpp tests the algorithms themselves.
+// host_algorithms.cpp tests the algorithms themselves.
 #include <doctest/doctest.h>
 
 #include <cstdint>

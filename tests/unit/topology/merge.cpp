@@ -1,5 +1,5 @@
 // Tests of merge_views(), which merges several views of one host. These tests cover devices and
-// their members; topology_merge_links.cpp covers links.
+// their members; merge_links.cpp covers links.
 #include <doctest/doctest.h>
 
 #include <algorithm>

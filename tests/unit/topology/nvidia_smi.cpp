@@ -1,4 +1,4 @@
-// Tests of reading the matrix that `nvidia-smi topo -m` prints. topology_nvidia_smi_log.cpp tests
+// Tests of reading the matrix that `nvidia-smi topo -m` prints. nvidia_smi_log.cpp tests
 // `nvidia-smi -q -x`.
 #include <doctest/doctest.h>
 #include <fmt/format.h>

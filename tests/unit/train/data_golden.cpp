@@ -1,5 +1,5 @@
 // Compares the tokenizer with the token ids of Mistral 7B v0.1. The Mistral model file is not part
-// of the repository, so these tests are skipped without the file. train_data_tokenizer.cpp tests a
+// of the repository, so these tests are skipped without the file. data_tokenizer.cpp tests a
 // small model that is part of the repository.
 #include <doctest/doctest.h>
 

@@ -82,8 +82,7 @@ std::vector<std::string> statistics_lines(const Dataset& dataset) {
     const SetStatistics& set = dataset.statistics[s];
     std::string line = fmt::format(
         "data {}: {} documents, {} tokens ({} to {} each, mean {:.0f}, 95 % have at most {}), "
-        "{:.1f} % "
-        "trained, {} samples",
+        "{:.1f} % trained, {} samples",
         set.name, grouped(set.documents), grouped(set.tokens), grouped(set.shortest),
         grouped(set.longest), set.mean, grouped(set.percentile95),
         100 * static_cast<double>(set.trained) /

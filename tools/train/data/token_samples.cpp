@@ -127,8 +127,7 @@ void check_tokenizer(const TokenFile& file, const Tokenizer& tokenizer) {
       file.tokenizer_digest() != tokenizer.digest()) {
     fail(ErrorCode::mismatch,
          "{}: was made with the tokenizer {}, which is not --tokenizer {}: leave --tokenizer out, "
-         "or "
-         "convert the data again",
+         "or convert the data again",
          file.name(), file.tokenizer_name(), tokenizer.name());
   }
 }

@@ -283,8 +283,7 @@ std::vector<Flag> machine_flags() {
   return {
       {"--device", &O::device,
        "cpu or host (CPUs), cuda (GPUs, shared when a host has fewer GPUs than ranks), or auto: "
-       "cuda if "
-       "every rank has its own usable GPU",
+       "cuda if every rank has its own usable GPU",
        Words{"auto", "cpu", "host", "cuda"}},
       {"--backend", &O::backend,
        "communication backend: host, mpi, nccl, ... Default: the best that works"},
