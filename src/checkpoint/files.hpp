@@ -23,7 +23,7 @@ Error file_error(ErrorCode code, const std::filesystem::path& file,
   return {code, terminal_safe(fmt::format("{}: {}", file.string(),
                                           fmt::format(text, std::forward<Args>(args)...)))};
 }
-// The same for the content of a file.
+// Returns file_error() with ErrorCode::bad_data, for the content of a file.
 template <class... Args>
 Error bad(const std::filesystem::path& file, fmt::format_string<Args...> text, Args&&... args) {
   return file_error(ErrorCode::bad_data, file, text, std::forward<Args>(args)...);

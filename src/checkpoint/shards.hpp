@@ -57,7 +57,7 @@ class StoredShards {
   };
   struct Shard {
     SafetensorsFile file;
-    std::map<std::string, Tensor, std::less<>> tensors;  // those read so far
+    std::map<std::string, Tensor, std::less<>> tensors;  // tensors read so far
   };
 
   Shard& open(std::uint64_t number);

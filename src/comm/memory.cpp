@@ -114,7 +114,7 @@ class RegisteredMemory {
 
 // The groups that the communicators of a call use.
 struct Groups {
-  std::vector<std::shared_ptr<BackendCommunicator>> all;  // those of the levels included
+  std::vector<std::shared_ptr<BackendCommunicator>> all;  // including the groups of the levels
   std::vector<const BackendCommunicator*> named;          // one for each communicator of the caller
 
   void add(const Communicator::Impl& communicator) {

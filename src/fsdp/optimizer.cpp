@@ -100,7 +100,7 @@ struct Optimizer::Impl {
   ~Impl() {
     settle(done);
     if (*link == nullptr) return;  // the destructor of the engine has waited for the update stream
-    setup.end_live_save();         // it reads the moments
+    setup.end_live_save();         // a live save reads the moments
     EngineAccess::reducing(engine).set_on_final(nullptr);
     setup.settings.clear();
     // Waits for the last step, which uses the moments and writes to `outcome`, and for sums of

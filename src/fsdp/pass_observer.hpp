@@ -34,7 +34,7 @@ class PassObserver {
   // Returns the view that the scope at `position` gives to its caller: the same memory as `view`,
   // at the address of the second mapping if there is one.
   View parameters(std::size_t position, View view) const;
-  // The same for the gradient of a parameter, for which the caller asks.
+  // Like parameters(), for the gradient of one parameter.
   View gradient(std::size_t position, std::size_t param, View view);
 
   // Declare, in the order of `stream`, what a slot (a buffer that units use in turn) contains from

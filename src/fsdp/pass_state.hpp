@@ -59,8 +59,8 @@ class PassState {
   void use_gradients() noexcept;
 
   void check_idle() const;  // throws Error(invalid_argument) during a pass
-  // The same for a call that reads parameters, which an update in backward may be changing, and
-  // while parameters have no values.
+  // For a call that reads parameters: throws like check_idle(), since an update in backward may be
+  // changing them, and while they have no values.
   void check_readable(std::string_view call) const;
   // Makes later work on `stream` wait until master parameters and states may be overwritten. Throws
   // Error(invalid_argument) during a pass.

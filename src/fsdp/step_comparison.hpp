@@ -21,7 +21,7 @@ namespace atoll_v1::atoll::fsdp {
 //
 // A rank that keeps its number compares nothing and does not wait. A rank that changes its number
 // waits until all ranks have changed theirs, and meanwhile asks the other ranks for their numbers.
-// They answer on the thread that reads their connection to the store.
+// Ranks answer on the thread that reads their connection to the store.
 //
 // A rank waits in each step that changes its number until every rank has begun that step. So a rank
 // can be at most one change ahead of another, and one earlier number is enough to derive the number

@@ -24,8 +24,8 @@ using std::chrono::milliseconds;
 // nothing.
 constexpr milliseconds least_grace{5'000}, most_grace{10'000};
 milliseconds grace(milliseconds timeout) { return std::clamp(timeout, least_grace, most_grace); }
-// The same for a question to all ranks. A short time is enough, because the store ends questions
-// on time.
+// The extra wait for a question to all ranks. A short time is enough, because the store ends
+// questions on time.
 constexpr milliseconds ask_grace{1'000};
 // The longest wait for an answer if the store is silent already. A caller can handle one timeout
 // and try something else; without this limit, its waits for a stopped rank 0 would add up.

@@ -70,8 +70,8 @@ class Store {
                                     std::chrono::milliseconds timeout) {
     return exchange(key, mine, timeout, {});
   }
-  // The same among `ranks`, which are in ascending order, contain this rank, and are equal on all
-  // of them; empty means all ranks.
+  // Like exchange() above, among `ranks` only. `ranks` is in ascending order, contains this rank,
+  // and is equal on all these ranks; empty means all ranks.
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                             std::chrono::milliseconds timeout,
                                             std::span<const int> ranks) = 0;

@@ -129,7 +129,7 @@ class Table {
       bool gave_up = false;  // the rank took part until it timed out
     };
     std::vector<Run> runs;       // the members; empty means all ranks
-    std::vector<int> members;    // the same as ranks in ascending order
+    std::vector<int> members;    // ranks of the members, in ascending order
     std::vector<Entry> entries;  // one per member
     std::size_t joined = 0;      // entries with a value
     std::size_t bytes = 0;

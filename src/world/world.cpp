@@ -100,7 +100,7 @@ struct World::Impl {
   std::optional<ProcessFailureHook> hook;  // declared after `store`, so that it is destroyed first
   std::optional<ParentWatch> parent;
   int process = static_cast<int>(::getpid());  // the process that joined the job
-  ProcessMark mark{};                          // of that process
+  ProcessMark mark{};                          // mark of that process
 
   std::mutex mutex;  // guards all members below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
@@ -364,7 +364,7 @@ World World::from_ranks(int rank, int size, const Broadcast& broadcast, Config c
 World World::Impl::start(Config config, launch::Job job) {
   log::set_rank(job.rank);
   auto impl = std::make_unique<Impl>(std::move(config), job.launcher, job.rank, job.size);
-  // This comes first, because a rank cannot find a launcher that has already ended.
+  // Looks for the launcher first, because a rank cannot find a launcher that has already ended.
   std::optional<ParentProcess> watched = impl->parent_to_watch();
   if (job.size == 1) {
     impl->stay_alone();

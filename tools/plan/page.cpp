@@ -31,7 +31,7 @@ json memory_of(const Job& job, const Prediction& prediction) {
   return memory;
 }
 
-// Adds one step of the job on rank 0, and the memory that it has for that.
+// Adds the timeline of one step on rank 0, and the memory that the job needs for the step.
 void add_timeline(Job job, json& data) {
   job.micro_batches = std::min(job.micro_batches, most_micro_batches);
   const Prediction prediction = simulate(job, {.trace = true});

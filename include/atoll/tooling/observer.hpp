@@ -20,7 +20,7 @@ namespace atoll_v1::atoll {
 
 // A communicator of a rank, and the calls of the rank on it.
 struct ObservedCommunicator {
-  std::string id;    // the same on all its ranks, and unique in the job
+  std::string id;    // equal on all ranks of the communicator, unique in the job
   std::string name;  // such as "shard"
   std::uint64_t collectives_enqueued = 0;
   std::int64_t running = -1;  // number of the collective in progress, from 0; -1: none

@@ -90,7 +90,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   ~Child() {
-    if (pid_ > 0) ::kill(pid_, SIGTERM);  // it then removes its unfinished file
+    if (pid_ > 0) ::kill(pid_, SIGTERM);  // the child removes its unfinished file
     for (int tries = 0; pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++tries) {
       if (tries == 20) ::kill(pid_, SIGKILL);
       std::this_thread::sleep_for(milliseconds(100));

@@ -50,7 +50,7 @@ void NormLog::complete(StepRecord& record, atoll::Stream& compute) {
     }
   }
   for (std::size_t u = 0; u < units.size(); ++u) {
-    if (values[2 * u].empty()) continue;  // this rank has no part of it, or it is frozen
+    if (values[2 * u].empty()) continue;  // no part on this rank, or a frozen unit
     record.norms[std::string(units[u]->name())] = {std::sqrt(squares[2 * u]),
                                                    std::sqrt(squares[2 * u + 1])};
   }

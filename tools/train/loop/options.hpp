@@ -87,7 +87,7 @@ enum class Use : unsigned {
   none = 0,
   saved = 1,     // run_args.json has it
   compared = 2,  // all ranks must have the same
-  early = 4,     // it ends the run early, and is compared before all others
+  early = 4,     // the flag ends the run early, and is compared first
   resumed = 8    // a setting of the optimizer that a resumed run must share
 };
 constexpr Use operator|(Use a, Use b) {

@@ -11,9 +11,9 @@ namespace train {
 
 // Hardware threads count as processors, as in the kernel's masks.
 struct Processors {
-  int online = 1;         // of the host
-  std::vector<int> mask;  // those that this process may run on
-  int unbound = 0;        // number of those that mpirun could have left to this process
+  int online = 1;         // processors of the host
+  std::vector<int> mask;  // processors that this process may run on
+  int unbound = 0;        // processors that mpirun could have left to this process
   double quota = 0;       // processors whose time its control groups may use; 0: no limit
   std::string group{};    // identifies the control group with this quota on its host
 

@@ -59,7 +59,7 @@ bool is_path(const std::string& tokenizer) {
   return tokenizer != "auto" && tokenizer != "bytes" && !tokenizer.starts_with("ids:");
 }
 
-// The same places in the same order on every rank, because their flags are equal.
+// Returns equal places in equal order on every rank, because all ranks have equal flags.
 std::vector<Place> places_of(const RunOptions& options) {
   std::vector<Place> places;
   if (!options.init.empty() && options.init != "none") {

@@ -1,4 +1,4 @@
-// What a run measures.
+// Measures memory, times, bytes and port counters of a run.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -110,7 +110,7 @@ struct Projection {
   std::int64_t in, out;
   bool has_bias;
 };
-// Those of every layer, in the order of adapter_targets().
+// Returns the projections of each layer, in the order of adapter_targets().
 std::array<Projection, 7> projections(const ModelConfig& config);
 
 // The longest row that the model can learn: max_position_embeddings, or with yarn the original

@@ -14,7 +14,7 @@ namespace train {
 // Throws Error(io, bad_data or unsupported) that names the file and the key, or the byte of a
 // syntax error. ModelConfig::name is the file.
 ModelConfig read_hf_config(const std::filesystem::path& file);
-// The same for the text of a file; `file` is its name in errors and in the result.
+// Like read_hf_config(), for the text of a file; `file` is its name in errors and in the result.
 ModelConfig parse_hf_config(std::string_view text, const std::string& file);
 
 // Writes a config.json that transformers 4 and 5 read; `dtype` is "float32" or "bfloat16".

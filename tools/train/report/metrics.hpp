@@ -28,7 +28,7 @@ struct StepRecord {
   double loss = 0;             // mean loss of the valid tokens
   std::optional<double>
       eval_loss{};  // mean loss of the evaluation after the step, if there was one
-  std::optional<double> eval_loss_average{};  // the same with the averaged weights of --ema
+  std::optional<double> eval_loss_average{};  // eval_loss of the averaged weights (--ema)
   double learning_rate = 0;
   double grad_norm = 0;
   std::map<std::string, UnitNorms> norms{};  // by unit; empty unless --log-norms asks for it
@@ -100,7 +100,7 @@ struct Summary {
   std::int64_t timed_steps = 0;
   StepRecord totals;                 // sums of all records, including those of the warm-up
   std::int64_t nonfinite_steps = 0;  // steps whose loss or gradient norm was not finite
-  std::int64_t skipped_steps = 0;    // of these, steps that changed no weights
+  std::int64_t skipped_steps = 0;    // nonfinite steps that changed no weights
   // Losses that are not finite count only in loss_first.
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer

@@ -35,7 +35,7 @@ Utilization combined(std::span<const Utilization> ranks);
 struct MachineCounters {
   double process_cpu_s = 0;
   double machine_busy_s = 0;   // summed over CPUs
-  double machine_total_s = 0;  // the same, with idle time
+  double machine_total_s = 0;  // busy and idle time, summed over CPUs
   double memory_total = 0;     // bytes
   double memory_available = 0;
   double sent = 0;  // bytes
