@@ -22,12 +22,12 @@ class StreamFailure {
   StreamFailure& operator=(const StreamFailure&) = delete;
   // Reports the error if no call has thrown it, because no later call can.
   ~StreamFailure() {
-    if (!is_told_) report();
+    if (!is_observed_) report();
   }
 
   const std::exception_ptr& error() const noexcept { return error_; }
   // Call this when the program gets the error.
-  void tell() noexcept { is_told_ = true; }
+  void observe() noexcept { is_observed_ = true; }
 
  private:
   void report() const noexcept {
@@ -55,7 +55,7 @@ class StreamFailure {
 
   const std::exception_ptr error_;
   const std::string stream_;
-  std::atomic<bool> is_told_{false};
+  std::atomic<bool> is_observed_{false};
 };
 
 }  // namespace atoll_v1::atoll

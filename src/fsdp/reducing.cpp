@@ -87,7 +87,7 @@ void Reducing::reduce(const UnitState& unit, const Event& written) {
   const bool replicate = is_last() && setup_.replicated();
   if (replicate) {
     for (const UnitBucket& bucket : unit.buckets) {
-      if (bucket.trainable) reduce_across(unit, bucket.gradient, reduced);
+      if (bucket.trainable) reduce_replicas(unit, bucket.gradient, reduced);
     }
     reduced = scheduler_.record(Lane::replicate);
   }
@@ -159,7 +159,7 @@ void Reducing::reduce_shard(const UnitState& unit, View unsharded, View target,
 }
 
 // Sums a sharded gradient over the replicate axis in place.
-void Reducing::reduce_across(const UnitState& unit, View gradient, const Event& reduced) {
+void Reducing::reduce_replicas(const UnitState& unit, View gradient, const Event& reduced) {
   View sent = gradient;
   if (setup_.casts_gradients()) {
     sent = storage_.cast_replicate(gradient.count);

@@ -63,7 +63,7 @@ class Reducing {
   bool averages() const noexcept;
   LaneEvent reduce_shards(const UnitState& unit, const Event& written);
   void reduce_shard(const UnitState& unit, View unsharded, View target, const Event& written);
-  void reduce_across(const UnitState& unit, View gradient, const Event& reduced);
+  void reduce_replicas(const UnitState& unit, View gradient, const Event& reduced);
   LaneEvent average(const UnitState& unit, Lane lane);
 
   EngineSetup& setup_;

@@ -227,7 +227,7 @@ void run(const Arguments& arguments) {
   print_summary(verdicts);
   if (!arguments.json.empty()) write_json(arguments.json, rows, verdicts, raw);
   const bool met = std::all_of(verdicts.begin(), verdicts.end(), [](auto& v) { return v.met(); });
-  if (!met) atoll_bench::tell_missed();
+  if (!met) atoll_bench::report_missed();
 }
 
 void add_options(CLI::App& app, Arguments& arguments) {

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 // Only the best trial counts, since disturbances are not a property of the link.
 constexpr int trials = 3;
-constexpr auto tell_period = std::chrono::seconds(10);
+constexpr auto log_period = std::chrono::seconds(10);
 
 struct Messages {
   atoll::View data;
@@ -127,7 +127,7 @@ std::vector<double> measure_rounds(Job& job, const Options& options,
   for (std::size_t r = 0; r < rounds.size(); ++r) {
     if (shows) {
       fmt::print(stderr, "\r\x1b[Kround {}/{}", r + 1, rounds.size());
-    } else if (job.is_root() && Clock::now() - told >= tell_period) {
+    } else if (job.is_root() && Clock::now() - told >= log_period) {
       fmt::print(stderr, "round {}/{}\n", r + 1, rounds.size());
       told = Clock::now();
     }

@@ -210,7 +210,7 @@ Table Sweep::run(Collective collective) {
       for (const int root : roots_of(collective)) measure_rows(kind, root, sizes, table);
   table.verdict = judge(table.rows, options_.wanted_busbw);
   print(footer_lines(table.verdict));
-  tell_transports();
+  log_transports();
   if (options_.limit_from != LimitFrom::nothing || options_.layout.latency)
     print(limit_lines(table.rows, options_.layout));
   if (options_.expect) {
@@ -243,7 +243,7 @@ void Sweep::measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& 
 }
 
 // Prints the transports, once the operations of a table have opened connections.
-void Sweep::tell_transports() {
+void Sweep::log_transports() {
   const atoll::Transports mine = job_.communicator->transports();
   if (options_.require_gdr) atoll::require_gpudirect_rdma(job_.world, mine);
   if (!job_.is_on_gpu()) return;

@@ -50,7 +50,7 @@ class Sweep {
   std::vector<Kind> kinds_of(Collective collective) const;
   std::optional<std::string> why_unsupported(Collective collective, Kind kind);
   std::vector<int> roots_of(Collective collective) const;
-  void tell_transports();
+  void log_transports();
   void measure_rows(Kind kind, int root, const std::vector<std::uint64_t>& sizes, Table& table);
   Row measure_row(const Call& call);
   Half measure_half(const Call& call);

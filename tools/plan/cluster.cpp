@@ -61,7 +61,7 @@ struct Rates {
   double nvls = 0;
 };
 
-std::optional<Rates> inside_of(const std::string& gpu, const std::string& intra, int ranks) {
+std::optional<Rates> intra_rates_of(const std::string& gpu, const std::string& intra, int ranks) {
   const auto board = std::ranges::find_if(boards, [&](const Inside& b) { return has(gpu, b.gpu); });
   Rates nvlink{pcie_gbyte_s};
   if (board != boards.end()) {
@@ -243,10 +243,10 @@ KnownCluster cluster_of(const ClusterText& text) {
   if (const std::uint64_t memory = memory_in(gpu);
       std::abs(static_cast<double>(memory) / of_model - 1) > 0.05 && memory > 0)
     cluster.compute.memory_bytes = memory;
-  const auto inside = inside_of(gpu, intra, text.ranks_per_host);
+  const auto inside = intra_rates_of(gpu, intra, text.ranks_per_host);
   if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
-  const Rates rates = over_links(inside.value_or(*inside_of(gpu, "", text.ranks_per_host)), gpu,
-                                 text.links_gbyte_s);
+  const Rates rates = over_links(inside.value_or(*intra_rates_of(gpu, "", text.ranks_per_host)),
+                                 gpu, text.links_gbyte_s);
   cluster.fabric.intra_gbyte_s = rates.ring;
   cluster.fabric.nvls_gbyte_s = rates.nvls;
   const Network usual{.gbit_s = 400, .nics = 8};

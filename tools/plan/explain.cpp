@@ -122,8 +122,8 @@ void fabric_causes(const Job& job, Explanation& result) {
 
 // On one host, more exposed time than expected lies in the links between its ranks, or in ranks
 // that wait for each other.
-void inside_cause(const Job& job, const Measurement& measured, const StepTimes& times,
-                  Explanation& result) {
+void intra_host_cause(const Job& job, const Measurement& measured, const StepTimes& times,
+                      Explanation& result) {
   if (job.cluster.hosts > 1 || !measured.exposed_s || job.ranks() == 1 ||
       times.unexplained <= little_exposed * times.measured ||
       times.measured <= (1 + noise) * result.expected_step_s)
@@ -301,7 +301,7 @@ Explanation explain(const Job& job, const Measurement& measured) {
           ? StepTimes{step_s, expected.step_s, *measured.exposed_s - expected.exposed_s}
           : StepTimes{step_s, again.step_s, step_s - again.step_s};
   explain_fabric(job, real, measured, times, result);
-  inside_cause(job, measured, times, result);
+  intra_host_cause(job, measured, times, result);
   result.measured_launch_s = measured.enqueue_s.value_or(0);
   launch_cause(job, result);
   compute_causes(job, measured, result);

@@ -114,7 +114,7 @@ class Crossings {
     return "";
   }
 
-  std::optional<double> slowest_across(const Parts& parts) {
+  std::optional<double> slowest_between(const Parts& parts) {
     double least = std::numeric_limits<double>::infinity();
     for (const int host : parts.hosts) {
       const auto rate = parts.hosts.size() > 1 ? rates_.network(host) : rates_.pcie(host);
@@ -126,7 +126,7 @@ class Crossings {
 
   // Compares the rate between islands (or hosts) with the rate inside an island, if both are known.
   std::string cost(const Parts& parts) {
-    const std::optional<double> across = slowest_across(parts);
+    const std::optional<double> across = slowest_between(parts);
     std::optional<double> inside;
     for (const auto& [near, members] : parts.members)
       if (groups_.near[at_index(near)].where.kind == Kind::island)
@@ -172,14 +172,14 @@ void check_order(const MeshPlan& plan, std::size_t size) {
     refuse("the order of a mesh names {} of {} ranks", plan.order.size(), size);
 }
 
-int shard_inside(const RankGroups& groups, int tensor) {
+int shard_in_islands(const RankGroups& groups, int tensor) {
   int inside = 0;
   for (const RankGroup& group : groups.near) inside = std::gcd(inside, group.size());
   return inside / tensor;
 }
 
 std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
-  const int least = shard_inside(rates.groups, 1);
+  const int least = shard_in_islands(rates.groups, 1);
   const int inside = least / plan.tensor;
   const bool tensor_fits = least % plan.tensor == 0;
   const bool shard_fits = tensor_fits && inside % plan.shard == 0;

@@ -145,6 +145,6 @@ std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan);
 void check_order(const MeshPlan& plan, std::size_t size);
 
 // Returns the largest shard axis that stays inside the near groups (islands or hosts).
-int shard_inside(const RankGroups& groups, int tensor);
+int shard_in_islands(const RankGroups& groups, int tensor);
 
 }  // namespace atoll_v1::atoll

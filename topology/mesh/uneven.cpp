@@ -91,7 +91,7 @@ class UnevenPlanner {
     if (slots_ % shard != 0 || shard < least_) return false;
     // If the size of the model is unknown, accept the widest axis inside the islands and all axes
     // that fill the largest island.
-    return request_.need || shard >= widest_ || shard == shard_inside(groups_, tensor_);
+    return request_.need || shard >= widest_ || shard == shard_in_islands(groups_, tensor_);
   }
 
   Alternative with_all() {
@@ -192,7 +192,7 @@ class UnevenPlanner {
       text = fmt::format("{}, at {}: {} needed; ", request_.need->product, request_.need->gives,
                          plural(static_cast<std::size_t>(request_.need->gpus_needed()),
                                 all_have_gpus(sites_) ? "GPU" : "rank"));
-    if (!all.crosses && all.mesh.shard == shard_inside(groups_, tensor_))
+    if (!all.crosses && all.mesh.shard == shard_in_islands(groups_, tensor_))
       text += fmt::format(
           "{}, the largest number that divides the ranks of every {} ({}); replicate over {}", what,
           shared_noun(sites_, groups_.near), sizes(), plural(at_index(replicate), "group"));
@@ -214,7 +214,7 @@ class UnevenPlanner {
 
   // Describes the shard axis inside the islands when it was rejected as too short.
   std::string passed_over() {
-    const int inside = shard_inside(groups_, tensor_);
+    const int inside = shard_in_islands(groups_, tensor_);
     if (inside >= least_ || request_.need) return "";
     const Alternative one = measure(arrange(groups_, inside, tensor_));
     return fmt::format("; {} as mesh {}, which needs {:.3g} times the memory of each GPU",

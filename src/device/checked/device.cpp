@@ -154,8 +154,8 @@ class CheckedStream final : public StreamBackend {
   Party party_;
 };
 
-void tell(Stream& stream, std::string_view kernel, std::initializer_list<ConstView> reads,
-          std::initializer_list<ConstView> writes) {
+void declare(Stream& stream, std::string_view kernel, std::initializer_list<ConstView> reads,
+             std::initializer_list<ConstView> writes) {
   for (const ConstView& view : reads) stream.use(view, Access::read, kernel);
   for (const ConstView& view : writes) stream.use(view, Access::write, kernel);
 }
@@ -168,49 +168,49 @@ class CheckedOps final : public DeviceOps {
   explicit CheckedOps(DeviceOps& inner) : inner_(inner) {}
 
   void cast(Stream& stream, View dst, ConstView src) override {
-    tell(stream, "cast", {src}, {dst});
+    declare(stream, "cast", {src}, {dst});
     inner_.cast(stream, dst, src);
   }
   void dequantize(Stream& stream, View dst, ConstView blocks) override {
-    tell(stream, "dequantize", {blocks}, {dst});
+    declare(stream, "dequantize", {blocks}, {dst});
     inner_.dequantize(stream, dst, blocks);
   }
   void add(Stream& stream, View dst, ConstView src) override {
-    tell(stream, "add", {src}, {dst});
+    declare(stream, "add", {src}, {dst});
     inner_.add(stream, dst, src);
   }
   void scale(Stream& stream, View dst, ConstView src, double factor) override {
-    tell(stream, "scale", {src}, {dst});
+    declare(stream, "scale", {src}, {dst});
     inner_.scale(stream, dst, src, factor);
   }
   void pack_rows(Stream& stream, View dst, ConstView src, const RowGrid& grid,
                  double factor) override {
-    tell(stream, "pack_rows", {src}, {dst});
+    declare(stream, "pack_rows", {src}, {dst});
     inner_.pack_rows(stream, dst, src, grid, factor);
   }
   void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override {
-    tell(stream, "reduce", {parts}, {dst});
+    declare(stream, "reduce", {parts}, {dst});
     inner_.reduce(stream, dst, parts, op, block);
   }
   void sum_squares(Stream& stream, View out, ConstView src) override {
-    tell(stream, "sum_squares", {src}, {out});
+    declare(stream, "sum_squares", {src}, {out});
     inner_.sum_squares(stream, out, src);
   }
   void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override {
-    tell(stream, "clip_factor", {blocks}, {result});
+    declare(stream, "clip_factor", {blocks}, {result});
     inner_.clip_factor(stream, result, blocks, rule);
   }
   void adamw(Stream& stream, const AdamWStep& step) override {
-    tell(stream, "adamw", {step.gradient, one(step.steps), one(step.scale)},
-         {step.weights, step.moment1, step.moment2, step.weights_low});
+    declare(stream, "adamw", {step.gradient, one(step.steps), one(step.scale)},
+            {step.weights, step.moment1, step.moment2, step.weights_low});
     inner_.adamw(stream, step);
   }
   void sgd(Stream& stream, const SgdStep& step) override {
-    tell(stream, "sgd", {step.gradient, one(step.scale)}, {step.weights, step.weights_low});
+    declare(stream, "sgd", {step.gradient, one(step.scale)}, {step.weights, step.weights_low});
     inner_.sgd(stream, step);
   }
   void fill_normal(Stream& stream, View dst, const NormalFill& fill) override {
-    tell(stream, "fill_normal", {}, {dst});
+    declare(stream, "fill_normal", {}, {dst});
     inner_.fill_normal(stream, dst, fill);
   }
 

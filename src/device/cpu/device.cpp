@@ -146,7 +146,7 @@ class Running {
   // to its own stream or handles it.
   static void receive(const std::shared_ptr<StreamFailure>& failure) {
     if (IgnoringErrors::on_this_thread()) return;
-    if (innermost == nullptr) return failure->tell();
+    if (innermost == nullptr) return failure->observe();
     innermost->handled();
     innermost->received_ = failure;
   }
@@ -160,7 +160,7 @@ class Running {
  private:
   // Call this if the task does not pass on the failure that it received.
   void handled() {
-    if (received_) std::exchange(received_, nullptr)->tell();
+    if (received_) std::exchange(received_, nullptr)->observe();
   }
 
   static inline thread_local Running* innermost = nullptr;

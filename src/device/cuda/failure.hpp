@@ -33,10 +33,10 @@ class Failure {
   void fail(std::uint64_t position, std::shared_ptr<StreamFailure> error) {
     const std::lock_guard lock(mutex_);
     if (error_ && position_ <= position) {
-      if (error != error_) error->tell();
+      if (error != error_) error->observe();
       return;
     }
-    if (error_ && error != error_) error_->tell();
+    if (error_ && error != error_) error_->observe();
     error_ = std::move(error);
     position_ = position;
   }
@@ -47,7 +47,8 @@ class Failure {
   // `position` of the first wait on.
   void follow(std::uint64_t position, const std::shared_ptr<Failure>& other, std::uint64_t theirs) {
     if (other.get() == this) return;
-    std::vector<Source> gone;  // destroyed after the lock, since an unobserved error fails the World
+    std::vector<Source>
+        gone;  // destroyed after the lock, since an unobserved error fails the World
     const std::lock_guard lock(mutex_);
     for (Source& source : sources_) {
       if (source.failure != other) continue;
@@ -77,7 +78,7 @@ class Failure {
   void check(std::uint64_t position) const {
     const auto error = before(position);
     if (!error) return;
-    if (!IgnoringErrors::on_this_thread()) error->tell();
+    if (!IgnoringErrors::on_this_thread()) error->observe();
     std::rethrow_exception(error->error());
   }
 

@@ -82,7 +82,7 @@ int start_on_hosts(const Hosts& hosts, std::span<char*> arguments) {
   return WEXITSTATUS(status) == 0 && any ? 1 : WEXITSTATUS(status);
 }
 
-void tell_missed() {
+void report_missed() {
   const char* file = std::getenv(verdict_variable);
   if (file) std::ofstream(file) << "a target is missed\n";
 }

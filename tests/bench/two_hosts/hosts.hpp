@@ -23,11 +23,11 @@ void add_host_options(CLI::App& app, Hosts& hosts);
 bool on_hosts();
 // Starts this program again with the same arguments, as the ranks of a job on the emulated hosts of
 // tests/cluster/two_hosts. Returns the exit status of the job: 77 if emulated hosts are not
-// possible here, and 1 if a rank called tell_missed().
+// possible here, and 1 if a rank called report_missed().
 int start_on_hosts(const Hosts& hosts, std::span<char*> arguments);
 // Reports through a file that this rank missed a target. A rank does not report this by exiting
 // with 1, because mpirun would print a warning.
-void tell_missed();
+void report_missed();
 
 // Measures raw TCP rates between the first ranks of the first two hosts, and returns the rates on
 // every rank. Must be called by all ranks.

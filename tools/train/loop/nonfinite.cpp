@@ -44,7 +44,7 @@ bool all_finite(const atoll::View& values, atoll::Stream& compute, std::vector<s
   return true;
 }
 
-std::string tell(const NonFinite& found) {
+std::string describe(const NonFinite& found) {
   std::string text = found.gradients.tensors == 0
                          ? "all gradients are finite"
                          : fmt::format(
@@ -108,7 +108,7 @@ bool NonFiniteRow::add(const StepRecord& step) {
 
 std::string NonFiniteRow::warning(const StepRecord& step, const NonFinite& found) const {
   std::string text = fmt::format("step {}: loss {}, gradient norm {}: {}; ", step.step, step.loss,
-                                 step.grad_norm, tell(found));
+                                 step.grad_norm, describe(found));
   text += step.skipped ? "the update was skipped" : "the update was made (--no-skip-nonfinite)";
   if (most_ > 0) text += fmt::format(" ({} in a row; the run ends at {})", row_, most_);
   return text;
@@ -117,7 +117,7 @@ std::string NonFiniteRow::warning(const StepRecord& step, const NonFinite& found
 std::string NonFiniteRow::ending(const StepRecord& step, const NonFinite& found) const {
   std::string text = fmt::format(
       "--max-skipped {}: in steps {} to {} the loss or gradient norm was infinite or NaN: {}; ",
-      most_, step.step - row_ + 1, step.step, tell(found));
+      most_, step.step - row_ + 1, step.step, describe(found));
   if (step.skipped) text += fmt::format("the weights are those of step {}; ", step.step - row_);
   return text + "lower --lr, and check the data and the weights of --init";
 }

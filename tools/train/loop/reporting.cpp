@@ -46,7 +46,7 @@ void Reporting::start(std::int64_t first_step, const SpeedBase& base) {
   if (options_.quiet) shown.surface = Surface::silent;
   progress_.emplace(stderr, shown);
   serve();
-  tell_plan();
+  log_plan();
   // A run without a step leaves the record of the steps before.
   if (first_step == 0 || first_step < options_.steps) write_arguments();
 }
@@ -96,7 +96,7 @@ void Reporting::warn_of_batches() const {
 }
 
 // Logs how the run is set up.
-void Reporting::tell_plan() const {
+void Reporting::log_plan() const {
   for (const auto& line : setup_.dataset.warnings) log::warn("{}", line);
   for (const auto& line : idle_flags(options_)) log::warn("{}", line);
   if (options_.lora_rank > 0 && !options_.lora_merge && !options_.export_weights.empty() &&
@@ -148,9 +148,9 @@ void Reporting::tell_plan() const {
   for (std::string line; std::getline(table, line);) log::info("{}", line);
 }
 
-void Reporting::tell_dry_run(Batches& batches) const {
+void Reporting::log_dry_run(Batches& batches) const {
   if (world_.rank() != 0) return;
-  tell_plan();
+  log_plan();
   // The first steps stand for all steps.
   const std::int64_t sampled = std::min<std::int64_t>(options_.steps, 64);
   double real = 0, padded = 0, flop = 0;

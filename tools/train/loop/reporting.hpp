@@ -29,7 +29,7 @@ class Reporting {
   Results& results() noexcept { return results_; }
 
   // Logs the plan of a run with --dry-run, which does not start.
-  void tell_dry_run(Batches& batches) const;
+  void log_dry_run(Batches& batches) const;
   // Opens the files, and logs and writes the plan of a run that has done `first_step` steps.
   void start(std::int64_t first_step, const SpeedBase& base);
   // Adds the record of a step, and shows it.
@@ -51,7 +51,7 @@ class Reporting {
   void clean_up() const;
   void set_aside() const;
   void warn_of_batches() const;
-  void tell_plan() const;
+  void log_plan() const;
   void write_arguments() const;
   void serve();
 

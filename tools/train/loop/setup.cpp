@@ -97,18 +97,19 @@ ComputeThreads compute_threads(atoll::World& world, const RunOptions& options,
 }
 
 // Throws an error if the text of any rank differs from that of most ranks. It names the first rank
-// with another text, and how many others also differ. `tell` returns the part of the error that
+// with another text, and how many others also differ. `describe` returns the part of the error that
 // follows "rank N has", from the text of this rank and that of most ranks.
-template <class Tell>
+template <class Describe>
 void compare(atoll::World& world, std::string_view subject, const std::string& mine,
-             const Tell& tell) {
+             const Describe& describe) {
   const auto all = world.exchange(fmt::format("train/setup/{}", subject), mine);
   const auto [odd, usual, others] = odd_one_out(all);
   if (odd < 0) return;
   const std::string more =
       others == 0 ? "" : fmt::format("; {} more rank(s) differ from rank {}", others, usual);
   fail(ErrorCode::mismatch, "rank {} has {}{}", odd,
-       tell(all[static_cast<std::size_t>(odd)], all[static_cast<std::size_t>(usual)], usual), more);
+       describe(all[static_cast<std::size_t>(odd)], all[static_cast<std::size_t>(usual)], usual),
+       more);
 }
 
 std::string flag_difference(const std::string& theirs, const std::string& usual, int rank) {

@@ -188,7 +188,7 @@ class Transfer {
     const auto hosts = std::ranges::count(wanted, "1");
     if (hosts > 0) {
       const auto files = listing["files"].get<Files>();
-      if (world_.rank() == 0) tell(files, hosts);
+      if (world_.rank() == 0) log_copies(files, hosts);
       send(files, copy);
     }
     return place_.path.empty() ? copy / listing["file"].get<std::string>() : fs::path();
@@ -197,7 +197,7 @@ class Transfer {
  private:
   using Files = std::vector<std::pair<std::string, std::uintmax_t>>;  // names and sizes
 
-  void tell(const Files& files, std::int64_t hosts) const {
+  void log_copies(const Files& files, std::int64_t hosts) const {
     std::uintmax_t bytes = 0;
     for (const auto& [name, size] : files) bytes += size;
     log::info("{} {}: rank {} sends {} file(s), {:.1f} MB, to {} host(s)", place_.flag,

@@ -105,7 +105,7 @@ std::string Stopping::reason(std::int64_t done) const {
                      decided_ == Stop::time ? "--max-time " + options_.max_time : "a signal", done);
 }
 
-void Stopping::tell(std::int64_t done, int rank) const {
+void Stopping::log_reason(std::int64_t done, int rank) const {
   if (decided_ == Stop::none) return;
   if (!options_.save_checkpoint) {
     fail(ErrorCode::aborted, "{}, and --no-checkpoint saves nothing", reason(done));
@@ -116,7 +116,7 @@ void Stopping::tell(std::int64_t done, int rank) const {
       options_.export_weights.empty() ? "" : "; --export writes the model when all steps are done");
 }
 
-void Stopping::tell_signals(double step_seconds) const {
+void Stopping::log_signals(double step_seconds) const {
   constexpr double most_seconds = 0.5;  // of a step; a save follows it
   const bool by_mpirun = !variable("OMPI_COMM_WORLD_RANK").empty();
   const bool waits = !variable("OMPI_MCA_odls_base_sigkill_timeout").empty();

@@ -71,11 +71,11 @@ class Stopping {
   std::string reason(std::int64_t done) const;
 
   // Rank 0 logs how to go on after a stop. Without checkpoints nobody can: throws Error(aborted).
-  void tell(std::int64_t done, int rank) const;
+  void log_reason(std::int64_t done, int rank) const;
   // Logs that mpirun kills ranks before they have saved, if a step takes too long for it: Open
   // MPI's mpirun kills them a second after it has passed on SIGTERM or Ctrl-C, unless told
   // otherwise.
-  void tell_signals(double step_seconds) const;
+  void log_signals(double step_seconds) const;
 
  private:
   const RunOptions& options_;

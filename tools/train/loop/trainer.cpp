@@ -246,12 +246,12 @@ RunResult Trainer::run_steps() {
   if (first_step_ + steps == options_.steps) stopping_.decide(Stop::none);
   result.stop = stopping_.decided();
   write_results(result, seconds_since(start));
-  tell_ports(ports);
+  log_ports(ports);
   const std::int64_t done = first_step_ + steps;
   reporting_.results().finish(!diverged_.empty() ? diverged_ : stopping_.reason(done));
   if (!diverged_.empty()) fail(ErrorCode::bad_data, "{}", diverged_);
   if (steps > 0) check_transports();
-  stopping_.tell(done, world_.rank());
+  stopping_.log_reason(done, world_.rank());
   return result;
 }
 
@@ -259,7 +259,7 @@ RunResult Trainer::run_steps() {
 bool Trainer::end_step(StepRecord& record, Clock::time_point begin) {
   const std::int64_t done = record.step;
   const double stalled = saving_->stall_between_steps();
-  if (done == first_step_ + 2 && world_.rank() == 0) stopping_.tell_signals(seconds_since(begin));
+  if (done == first_step_ + 2 && world_.rank() == 0) stopping_.log_signals(seconds_since(begin));
   if (evaluates_after(done - 1)) evaluate(record);
   if (done == first_step_ + 1) check_transports();
   // A save beside training takes memory for copies of units.
@@ -323,7 +323,7 @@ RunResult run(atoll::World& world, const RunOptions& options, const Inspect& ins
   }
   Trainer trainer(world, resolved(options));
   if (options.dry_run) {
-    trainer.tell_dry_run();
+    trainer.log_dry_run();
     return {};
   }
   try {

@@ -58,7 +58,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
   ~Trainer();
   RunResult run();
-  void tell_dry_run() { reporting_.tell_dry_run(batches_); }
+  void log_dry_run() { reporting_.log_dry_run(batches_); }
   atoll::fsdp::Engine& engine() noexcept { return engine_; }
 
  private:
@@ -92,7 +92,7 @@ class Trainer {
   void check_finite(const StepRecord& record);
   void note_memory();
   void check_transports();
-  void tell_ports(const atoll::Topology& before);
+  void log_ports(const atoll::Topology& before);
   void finish(RunResult& result, double wall_seconds);
 
   atoll::World& world_;

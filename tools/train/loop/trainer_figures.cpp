@@ -121,7 +121,7 @@ void Trainer::check_transports() {
 }
 
 // Logs which counters of network ports rose since `before` was discovered. Collective.
-void Trainer::tell_ports(const atoll::Topology& before) {
+void Trainer::log_ports(const atoll::Topology& before) {
   const auto findings = atoll::compare_ports(before, atoll::Topology::discover_ports(world_));
   if (world_.rank() != 0) return;
   for (const auto& finding : findings) {

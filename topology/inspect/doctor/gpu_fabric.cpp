@@ -259,8 +259,8 @@ std::vector<const Island*> like_the_largest(const Machine& machine,
   return islands;
 }
 
-void unequal_inside(const Machine& machine, const LinkCounts& counts,
-                    const std::vector<const Island*>& islands, CheckResult& result) {
+void unequal_in_island(const Machine& machine, const LinkCounts& counts,
+                       const std::vector<const Island*>& islands, CheckResult& result) {
   std::vector<Subject> outside;
   std::string sizes;
   std::size_t divisor = 0, all = 0;
@@ -306,7 +306,7 @@ void islands_unequal(const Machine& machine, CheckResult& result) {
     const Island& largest = *islands.front();
     result.looked();
     if (islands.back()->gpus.size() != largest.gpus.size()) {
-      unequal_inside(machine, counts, islands, result);
+      unequal_in_island(machine, counts, islands, result);
     } else if (largest.state == IslandState::known) {
       const std::string_view model = first_gpu(machine, largest)->model;
       sizes[model].add(largest.gpus.size());

@@ -106,13 +106,13 @@ void pcie_replays(const Machine& machine, CheckResult& result) {
     (replays < usual ? few : many).emplace_back(device);
     (replays < usual ? few_range : many_range).add(replays);
   });
-  const auto tell = [&](const std::vector<Subject>& subjects, Severity severity,
-                        const Range& range) {
+  const auto report = [&](const std::vector<Subject>& subjects, Severity severity,
+                          const Range& range) {
     if (!subjects.empty())
       result.add(subjects, {severity, fmt::format("{} PCIe replays", range.text())});
   };
-  tell(many, warning, many_range);
-  tell(few, info, few_range);
+  report(many, warning, many_range);
+  report(few, info, few_range);
 }
 
 // Returns the bridges that redirect traffic from the device at `path` to the device at `other`.

@@ -97,7 +97,7 @@ struct Attention::Impl {
 
   std::optional<Plans> make(const Key& key) {
     if (const std::string reason = objection(key); !reason.empty()) {
-      tell(key, reason);
+      log_reason(key, reason);
       return std::nullopt;
     }
     // Plans backward first, because cuDNN usually supports backward for fewer shapes than forward.
@@ -129,7 +129,7 @@ struct Attention::Impl {
     std::string reason;
     std::optional<Plan> plan = build(key, direction, std::nullopt, reason);
     if (!plan) {
-      tell(key, reason);
+      log_reason(key, reason);
     } else if (reserved && plan->workspace_bytes > *reserved) {
       auto within = build(key, direction, reserved, reason);
       if (within && within->workspace_bytes < plan->workspace_bytes) plan = std::move(within);
@@ -155,7 +155,7 @@ struct Attention::Impl {
   }
 
   // Logs each reason once, with the first shape that met it.
-  void tell(const Key& key, const std::string& reason) {
+  void log_reason(const Key& key, const std::string& reason) {
     if (!told.insert(reason).second) return;
     log::warn(
         "cuDNN does not support attention over {} x {} tokens{} with {} heads ({} of keys) of {}: "

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(threads)
   if (label < 0 || label >= vocab) {
     if (threadIdx.x == 0) {
       losses[blockIdx.x] = 0;
-      if (label >= vocab) tell(bad, label, blockIdx.x);
+      if (label >= vocab) report(bad, label, blockIdx.x);
     }
     if (dlogits == nullptr) return;
     for (int i = static_cast<int>(threadIdx.x); i < vocab; i += threads) {

@@ -16,7 +16,7 @@ namespace {
 __device__ __forceinline__ bool is_bad(std::int32_t id, std::int64_t vocab, std::uint64_t position,
                                        BadId* bad) {
   if (id >= 0 && id < vocab) return false;
-  tell(bad, id, position);
+  report(bad, id, position);
   return true;
 }
 

@@ -53,7 +53,7 @@ bool all_aligned(const Views&... views) {
 }
 
 // Reports an invalid id. Uses a single store, because several threads may report.
-__device__ __forceinline__ void tell(BadId* bad, std::int32_t id, std::uint64_t position) {
+__device__ __forceinline__ void report(BadId* bad, std::int32_t id, std::uint64_t position) {
   const BadId told{id, static_cast<std::int32_t>(position) + 1};
   long long word = 0;
   memcpy(&word, &told, sizeof told);
