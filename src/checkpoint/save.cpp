@@ -111,7 +111,7 @@ struct PendingSave::Impl {
   Engine& engine;
   EngineLink link;  // null when the engine has been destroyed
   Begun begun{};
-  json content{};                    // of the index
+  json content{};                    // of the index, on the lowest rank
   std::shared_ptr<LiveSave> live{};  // only on ranks that write a file
 };
 
@@ -180,8 +180,8 @@ PendingSave begin_writing(std::string_view call, const fs::path& folder, Engine&
   EngineSetup& setup = EngineAccess::setup(engine);
   auto impl = std::make_unique<PendingSaveAccess::Impl>(engine);
   begin_save(impl->begun, call, folder, engine, optimizer, extra);
-  impl->content = describe(engine, optimizer, extra);
   together(setup.ranks, [&] {
+    if (impl->begun.saved) impl->content = describe(engine, optimizer, extra);
     if (engine.scheduler().replicate_index() != 0) return;
     Stream stream = engine.device().stream({.name = "save"});
     // Until parameters, moments and states have the values to save.

@@ -102,7 +102,7 @@ class DeviceOps {
   virtual void pack_rows(Stream& stream, View dst, ConstView src, const RowGrid& grid,
                          double factor) = 0;
   // dst[i] = op over all p of parts[p * dst.count + i], with the order and rounding of
-  // cpu::reduce_into (cpu/reduce.hpp). If `block` is not 0, one tree combines each run of
+  // cpu::reduce_into (device/cpu/reduce.hpp). If `block` is not 0, one tree combines each run of
   // `block` parts, and a second tree combines the results. Supports all types except f8e4m3 and
   // f8e5m2. For a bf16 or f16 dst the parts may be f32; the result is rounded once.
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;

@@ -261,14 +261,13 @@ deciding_rows() {
   while read -r name form recompute <&4; do
     row "decide_$name" 240 decided "decide_$name" "$form" "$recompute"
   done 4<<'ROWS'
-products_off atoll_untimed none
-products_on atoll none
+usual atoll none
 pytorch pytorch_compile none
 head_2048 atoll_head_2048 none
 head_8192 atoll_head_8192 none
 bf16_moments atoll_bf16_moments none
 fp8 atoll_fp8 none
-full atoll_untimed full
+full atoll full
 pytorch_full pytorch_compile full
 ROWS
 }

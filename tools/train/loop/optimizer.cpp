@@ -54,12 +54,13 @@ class MuonOptimizer final : public RunOptimizer {
   }
   Extra load(const std::filesystem::path& folder) override {
     Extra extra = fsdp::load(folder, engine_);
-    const auto steps = nlohmann::json::parse(extra[steps_key], nullptr, false);
-    if (!steps.is_number_unsigned()) {
+    const auto text = nlohmann::json::parse(extra[steps_key], nullptr, false);
+    const std::int64_t steps = text.is_number_unsigned() ? text.get<std::int64_t>() : -1;
+    if (steps < 0) {
       fail(ErrorCode::bad_data, "{}: the checkpoint lacks the number of Muon's steps",
            folder.string());
     }
-    muon_.set_steps(steps.get<std::int64_t>());
+    muon_.set_steps(steps);
     return extra;
   }
 

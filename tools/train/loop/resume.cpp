@@ -106,7 +106,8 @@ void compare_runs(const atoll::World& world, const RunOptions& options, const fs
 // Steps completed by the run that saved the checkpoint, skipped updates included.
 std::int64_t steps_done(const json& saved, const fs::path& folder) {
   const json steps = saved.value("step", json());
-  if (steps.is_number_unsigned()) return steps.get<std::int64_t>();
+  const std::int64_t done = steps.is_number_unsigned() ? steps.get<std::int64_t>() : -1;
+  if (done >= 0) return done;
   fail(ErrorCode::bad_data,
        "{}: the checkpoint lacks the number of its last step; save it again with atoll-train",
        folder.string());
