@@ -1,7 +1,6 @@
 // Why a run is slow: the published runs on a fabric that was ill, and runs that are well.
 #include <doctest/doctest.h>
 
-#include <cstdint>
 #include <string>
 
 #include "model/config.hpp"
@@ -132,24 +131,6 @@ TEST_CASE("without exposed communication, a run on several hosts has a caveat") 
   CHECK(plan::to_text(blamed, job).find("Add --measured-one-host") != std::string::npos);
   CHECK(plan::explain(job, {.tokens_per_s = 30000, .one_host_tokens_per_s = one_host})
             .caveat.empty());
-}
-
-TEST_CASE("measured curves do not hide a degraded fabric") {
-  plan::Job job = published(2, fsdp::Strategy::full_shard), slow;
-  const double healthy = plan::simulate(job).step_s;
-  for (const char* collective : {"all_gather", "reduce_scatter"}) {
-    for (std::uint64_t bytes = 1 << 20; bytes <= std::uint64_t{1} << 32; bytes *= 2)
-      job.cluster.fabric.measured.push_back(
-          {collective, 16, 2, bytes, 50e-6 + static_cast<double>(bytes) / 330e9});
-  }
-  slow = job;
-  slow.cluster.fabric.most_gbyte_s = 30;
-  CHECK(plan::simulate(job).step_s < 1.2 * healthy);
-  CHECK(plan::simulate(slow).step_s > 1.5 * healthy);
-  const auto p = plan::simulate(slow);
-  const auto found = plan::explain(job, {.tokens_per_s = p.tokens_per_s, .exposed_s = p.exposed_s});
-  REQUIRE(found.busbw.has_value());
-  CHECK(*found.busbw == doctest::Approx(30).epsilon(0.1));
 }
 
 TEST_CASE("slow compute and a slow fabric are told apart") {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "atoll/error.hpp"
 #include "atoll/planner.hpp"
@@ -110,6 +111,9 @@ TEST_CASE("a damaged file is refused in one line that names it, its key and what
   CHECK(error(machine, "/kernels/copy", json::object(), plan::read_machine) ==
         R"("kernels.copy" is not a number)");
   CHECK(error(machine, "/ops", 3, plan::read_machine) == R"("ops" is not an object)");
+  CHECK(error(machine, "/ranks", 0, plan::read_machine).starts_with(R"("ranks" is 0)"));
+  CHECK(
+      error(machine, "/kernels/copy", 0, plan::read_machine).starts_with(R"("kernels.copy" is 0)"));
 }
 
 TEST_CASE("devices are found by what drivers and people call them") {
@@ -186,70 +190,68 @@ TEST_CASE("attention gains from length") {
 
 TEST_CASE("clusters by their texts") {
   using plan::cluster_of;
-  auto known = cluster_of({.gpu = "H100", .hosts = 2, .intra = "NVSwitch", .inter = "8x400G"});
-  CHECK(known.unknown.empty());
-  CHECK(known.cluster.fabric.intra_gbyte_s == 361);
-  CHECK(known.cluster.fabric.inter_gbyte_s == 400);
-  CHECK(known.cluster.fabric.nics == 8);
-  CHECK(known.cluster.fabric.fabric == atoll::Fabric::rdma);
+  const auto fabric = [](const plan::ClusterText& texts) {
+    const auto known = cluster_of(texts);
+    CHECK(known.unknown.empty());
+    return known.cluster.fabric;
+  };
+  CHECK(fabric({.gpu = "H100", .hosts = 2, .intra = "NVSwitch"}).intra_gbyte_s == 361);
+  CHECK(fabric({.gpu = "V100", .hosts = 4, .intra = "PCIe"}).intra_gbyte_s == 10);
 
-  known = cluster_of({.gpu = "A100", .hosts = 4, .intra = "NVLink", .inter = "4xHDR"});
-  CHECK(known.cluster.fabric.inter_gbyte_s == 100);
-
-  known = cluster_of({.gpu = "V100", .hosts = 4, .intra = "PCIe", .inter = "TCP 100G"});
-  CHECK(known.cluster.fabric.intra_gbyte_s == 10);
-  CHECK(known.cluster.fabric.inter_gbyte_s == 12.5);
-  CHECK(known.cluster.fabric.fabric == atoll::Fabric::tcp);
-
-  // A host of 3.2 Tbit/s gives its 8 GPUs the same, whatever the number of its NICs is.
-  for (const char* inter : {"EFA 3.2T", "32x100G", "16x200G", "8x400G"}) {
+  struct Network {
+    const char *gpu, *inter;
+    double gbyte_s;  // of a host
+    int nics;
+    atoll::Fabric kind = atoll::Fabric::rdma;
+  };
+  const Network networks[] = {
+      {"A100", "4xHDR", 100, 4},
+      {"A100", "4xHDR100", 50, 4},
+      {"V100", "TCP 100G", 12.5, 1, atoll::Fabric::tcp},
+      {"A100", "100GbE", 12.5, 1, atoll::Fabric::tcp},
+      // A host of 3.2 Tbit/s gives its 8 GPUs the same, whatever the number of its NICs is.
+      {"H100", "8x400G", 400, 8},
+      {"H100", "EFA 3.2T", 400, 8},
+      {"H100", "32x100G", 400, 8},
+      {"H100", "16x200G", 400, 8},
+      {"H100", "8\u00d7400G", 400, 8},
+      {"H100", "8*400G", 400, 8},
+      {"H100", "8 x 400 Gb/s", 400, 8},
+      {"B200", "8 XDR", 800, 8},
+      {"B200", "8xXDR", 800, 8},
+      {"B200", "8x800G", 800, 8}};
+  for (const auto& [gpu, inter, gbyte_s, nics, kind] : networks) {
     CAPTURE(inter);
-    known = cluster_of({.gpu = "H100", .hosts = 2, .inter = inter});
-    CHECK(known.cluster.fabric.inter_gbyte_s == 400);
-    CHECK(known.cluster.fabric.nics == 8);
+    const auto found = fabric({.gpu = gpu, .hosts = 2, .inter = inter});
+    CHECK(found.inter_gbyte_s == gbyte_s);
+    CHECK(found.nics == nics);
+    CHECK(found.fabric == kind);
   }
   // One GPU uses as many of them as its slot carries.
-  CHECK(cluster_of({.gpu = "H100", .ranks_per_host = 1, .inter = "8x400G"}).cluster.fabric.nics ==
-        8);
-  CHECK(cluster_of({.gpu = "H100", .ranks_per_host = 1, .inter = "8x100G"}).cluster.fabric.nics ==
-        2);
-  CHECK(cluster_of({.gpu = "H100", .ranks_per_host = 8, .inter = "4x400G"}).cluster.fabric.nics ==
-        4);
-
-  known = cluster_of({.gpu = "H100", .hosts = 2, .inter = "8x400G", .busbw = 46});
-  CHECK(known.cluster.fabric.most_gbyte_s == 46);
-
-  known = cluster_of({.gpu = "NVIDIA A100-SXM4-40GB", .hosts = 2, .inter = "4xHDR100"});
-  CHECK(known.cluster.compute.memory_bytes == doctest::Approx(39.5 * (1 << 30)).epsilon(0.01));
-  CHECK(cluster_of({.gpu = "NVIDIA H100 80GB HBM3"}).cluster.compute.memory_bytes ==
-        atoll::find_compute_model("H100").memory_bytes);
-  CHECK(known.cluster.fabric.inter_gbyte_s == 50);
-  CHECK(cluster_of({.gpu = "H100 NVL"}).cluster.compute.name == "H100-NVL");
-  CHECK(cluster_of({.gpu = "A100", .hosts = 2, .inter = "100GbE"}).cluster.fabric.fabric ==
-        atoll::Fabric::tcp);
-  CHECK(cluster_of({.gpu = "A100", .intra = "no NVLink"}).unknown.size() == 1);
+  CHECK(fabric({.gpu = "H100", .ranks_per_host = 1, .inter = "8x400G"}).nics == 8);
+  CHECK(fabric({.gpu = "H100", .ranks_per_host = 1, .inter = "8x100G"}).nics == 2);
+  CHECK(fabric({.gpu = "H100", .ranks_per_host = 8, .inter = "4x400G"}).nics == 4);
+  CHECK(fabric({.gpu = "H100", .hosts = 2, .inter = "8x400G", .busbw = 46}).most_gbyte_s == 46);
 
   // Half of the links have half of the rate, and no switches.
-  known = cluster_of({.gpu = "H100", .ranks_per_host = 8, .intra = "NVLink", .links_gbyte_s = 225});
-  CHECK(known.cluster.fabric.intra_gbyte_s == doctest::Approx(180.5));
-  CHECK(known.cluster.fabric.nvls_gbyte_s == 0);
-
+  const auto half = fabric({.gpu = "H100", .intra = "NVLink", .links_gbyte_s = 225});
+  CHECK(half.intra_gbyte_s == doctest::Approx(180.5));
+  CHECK(half.nvls_gbyte_s == 0);
   // Only pairs of H100 NVL have links.
-  CHECK(cluster_of({.gpu = "H100-NVL"}).cluster.fabric.intra_gbyte_s == 22);
-  CHECK(cluster_of({.gpu = "H100-NVL", .ranks_per_host = 2}).cluster.fabric.intra_gbyte_s == 240);
-  CHECK(cluster_of({.gpu = "H100-NVL"}).cluster.fabric.nvls_gbyte_s == 0);
+  CHECK(fabric({.gpu = "H100-NVL"}).intra_gbyte_s == 22);
+  CHECK(fabric({.gpu = "H100-NVL"}).nvls_gbyte_s == 0);
+  for (const char* intra : {"", "NVLink bridge"}) {
+    CHECK(fabric({.gpu = "H100-NVL", .ranks_per_host = 2, .intra = intra}).intra_gbyte_s == 240);
+  }
 
-  CHECK(cluster_of({.gpu = "H100-NVL", .ranks_per_host = 2, .intra = "NVLink bridge"})
-            .cluster.fabric.intra_gbyte_s == 240);
-  for (const char* inter : {"8 XDR", "8xXDR", "8x800G"}) {
-    CAPTURE(inter);
-    CHECK(cluster_of({.gpu = "B200", .hosts = 2, .inter = inter}).cluster.fabric.inter_gbyte_s ==
-          800);
-  }
-  for (const char* inter : {"8\u00d7400G", "8*400G", "8 x 400 Gb/s"}) {
-    CAPTURE(inter);
-    CHECK(cluster_of({.gpu = "H100", .hosts = 2, .inter = inter}).cluster.fabric.nics == 8);
-  }
+  const auto memory = [](const char* gpu) {
+    return cluster_of({.gpu = gpu}).cluster.compute.memory_bytes;
+  };
+  CHECK(memory("NVIDIA A100-SXM4-40GB") == doctest::Approx(39.5 * (1 << 30)).epsilon(0.01));
+  CHECK(memory("NVIDIA H100 80GB HBM3") == atoll::find_compute_model("H100").memory_bytes);
+  CHECK(cluster_of({.gpu = "H100 NVL"}).cluster.compute.name == "H100-NVL");
+
+  CHECK(cluster_of({.gpu = "A100", .intra = "no NVLink"}).unknown.size() == 1);
   for (const char* inter :
        {"1000x400G", "99999999999x400G", "-8x400G", "99x400G", "0x400G", "8x400Q"}) {
     CAPTURE(inter);
@@ -257,8 +259,7 @@ TEST_CASE("clusters by their texts") {
     CHECK(cluster_of({.gpu = "H100", .inter = inter}).unknown.size() == 1);
   }
 
-  known = cluster_of({.gpu = "H100", .hosts = 2, .intra = "wet string", .inter = "pigeons"});
-  REQUIRE(known.unknown.size() == 2);
-  CHECK(known.unknown[0] == "intra \"wet string\"");
-  CHECK(known.unknown[1] == "inter \"pigeons\"");
+  CHECK(
+      cluster_of({.gpu = "H100", .hosts = 2, .intra = "wet string", .inter = "pigeons"}).unknown ==
+      std::vector<std::string>{"intra \"wet string\"", "inter \"pigeons\""});
 }

@@ -180,18 +180,6 @@ TEST_CASE("many passes are extended from few, and take as long as if each were s
   }
 }
 
-TEST_CASE("a trace has the collectives of each unit") {
-  const plan::Prediction p = plan::simulate(job(1, 4), {.trace = true});
-  const auto count = [&](atoll::Activity activity) {
-    return std::ranges::count(p.trace, activity, &atoll::TraceRecord::activity);
-  };
-  const auto units = static_cast<std::ptrdiff_t>(train::preset("mistral-small").layers + 2);
-  CHECK(count(atoll::Activity::reduce_scatter) == units);
-  CHECK(count(atoll::Activity::all_gather) >= units);
-  CHECK(count(atoll::Activity::work) > 0);
-  for (const atoll::TraceRecord& record : p.trace) CHECK(record.end_ns >= record.begin_ns);
-}
-
 TEST_CASE("a search tries how many units are gathered ahead, where units are gathered") {
   const auto found =
       plan::search(job(2, 8), {.strategies = {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard},

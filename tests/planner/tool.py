@@ -220,12 +220,6 @@ def check_measure(folder):
     done = subprocess.run([PLAN, "--machine", folder / "machine.json", *job[:4], "--seq", "128", "--micro-batch", "1", "--strategy",
                            "no_shard", "--recompute", "none"], capture_output=True, text=True, timeout=60)
     assert "operations were not measured" in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    good = json.loads((folder / "machine.json").read_text())
-    for change, text in ((dict(ranks=0), '"ranks" is 0'), (dict(peak_f32=-1), '"peak_f32" is -1'),
-                         (dict(kernels=dict(good["kernels"], copy=0)), '"kernels.copy" is 0'), (dict(ops=3), '"ops" is not an object')):
-        (folder / "wrong.json").write_text(json.dumps(dict(good, **change)))
-        message = run("--machine", folder / "wrong.json", *job, code=1)
-        assert "wrong.json" in message and text in message and message.count("\n") == 1, message
     message = run("--measure", folder / "x.json", "--model", "llama-3.1-8b", "--gpus-per-host", "256", code=1)
     assert "--measure: 256 processes need" in message and message.count("\n") == 1, message
 

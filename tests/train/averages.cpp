@@ -2,16 +2,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "job.hpp"
-#include "loop/averaging.hpp"
 #include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
@@ -131,26 +127,6 @@ TEST_CASE("averages do not disturb training, and a resumed run continues them") 
   half.resume = (fs::path(half.out) / "checkpoint").string();
   half.ema = 0.9;
   check_refused(4, half, {"the checkpoint has no average of weights: leave"});
-}
-
-TEST_CASE("weights and averages are exchanged after the newest update of the averages") {
-  auto world = atoll::World::single();
-  atoll::fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
-  engine.add_unit("a", {{"w", {100}}});
-  engine.seal({"a"});
-  const auto set = [&](float value) {
-    engine.assign([=](const auto&, std::span<float> out) { std::ranges::fill(out, value); });
-  };
-  set(1.0f);
-  train::Averaging averaging(engine, muon::cpu_arithmetic(), 0.9);
-  averaging.start();
-  set(0.0f);
-  auto compute = engine.device().stream();
-  compute.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
-  averaging.update(compute, 1);
-  averaging.swap();
-  compute.synchronize();
-  CHECK(engine.segments()[0].values.as<float>()[99] == doctest::Approx(2.0 / 11.0));
 }
 
 TEST_CASE("a step that was skipped does not count for the average") {

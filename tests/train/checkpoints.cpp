@@ -3,8 +3,6 @@
 #include "loop/checkpoints.hpp"
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,7 +13,6 @@
 
 #include "checkpoint/index.hpp"
 #include "job.hpp"
-#include "loop/run_folder.hpp"
 #include "report/files.hpp"
 #include "unit/train/data_temporary.hpp"
 
@@ -201,34 +198,6 @@ TEST_CASE("a run that starts anew, or from another folder, does not mix with an 
     ++options.steps;
     CHECK(run_job(2, options).front().run.steps.size() == 1);
   }
-}
-
-TEST_CASE("one run at a time writes to a folder") {
-  const TemporaryFolder folder;
-  auto options = base(folder);
-  const auto world = [] {
-    atoll::Config config;
-    config.log = "error";
-    return atoll::World::single(config);
-  };
-  const fs::path out = options.out;
-  {
-    auto first = world(), second = world();
-    const train::RunFolder held(first, options, out);
-    CHECK(fs::exists(out / "run.lock"));
-    const auto failure = failure_of([&] { train::RunFolder(second, options, out); });
-    CHECK(failure.code == atoll::ErrorCode::invalid_argument);
-    CHECK(failure.says("--out " + options.out +
-                       fmt::format(": another run (process {} on ", ::getpid())));
-    CHECK(holds(refusal(options), "another run (process "));
-  }
-  CHECK_FALSE(fs::exists(out));  // nothing was written
-  // A killed run leaves the file, without its lock.
-  fs::create_directories(out);
-  folder.write("out/run.lock", "process 1 on nowhere");
-  options.steps = 1;
-  run_job(2, options);
-  CHECK_FALSE(fs::exists(out / "run.lock"));
 }
 
 TEST_CASE("--resume auto: no checkpoint is whole") {

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "fail.hpp"
@@ -135,39 +134,6 @@ TEST_CASE("a checkpoint that the library refuses loses neither figures nor weigh
   CHECK(fs::exists(fs::path(options.export_weights) / "model.safetensors"));
 }
 
-TEST_CASE("a result that cannot be written loses no other") {
-  const TemporaryFolder folder;
-  auto options = base(folder);
-  options.export_weights = (folder.path() / "model").string();
-  options.trace = (folder.path() / "trace.json").string();
-  // After the checks of the start, folders take the places of the export and of the trace.
-  options.steps = 40;
-  options.checkpoint_every = 1;
-  options.keep_last = 1;
-  const auto failures = failures_of(2, [&](atoll::World& world) {
-    std::jthread vandal;
-    if (world.rank() == 0) {
-      vandal = std::jthread([&](const std::stop_token& stop) {
-        while (!stop.stop_requested() && !fs::exists(fs::path(options.out) / "checkpoint")) {
-          std::this_thread::yield();
-        }
-        folder.write("model", "a file in the place of a folder");
-        fs::create_directories(fs::path(options.trace) / "x");
-        fs::create_directories(fs::path(options.out) / "metrics.json" / "x");
-      });
-    }
-    train::run(world, options);
-  });
-  CHECK(failures[0] == failures[1]);
-  CAPTURE(failures[0]);
-  CHECK(failures[0].starts_with(
-      "the run is complete except for what could not be written: --export: "));
-  for (const char* what : {"; --trace: ", "; metrics.json: "}) {
-    CHECK(failures[0].find(what) != std::string::npos);
-  }
-  CHECK(fs::exists(fs::path(options.out) / "checkpoints" / "step-00000040" / "index.json"));
-}
-
 TEST_CASE("--export: a folder with configuration, weights and tokenizer") {
   const TemporaryFolder folder;
   auto options = base(folder);
@@ -211,54 +177,22 @@ TEST_CASE("--export: a folder with configuration, weights and tokenizer") {
   CHECK(fs::exists(model / "special_tokens_map.json"));
 }
 
-TEST_CASE("a signal saves after the current step, and --resume auto goes on") {
+// The script `stopped` sends signals to processes, and resumes their runs.
+TEST_CASE("a run that a signal ends exports nothing, and needs a checkpoint") {
   const TemporaryFolder folder;
   auto options = base(folder);
   options.steps = 6;
   options.export_weights = (folder.path() / "model").string();
-  const auto whole = run_job(2,
-                             [&] {
-                               auto other = options;
-                               other.out = (folder.path() / "whole").string();
-                               return other;
-                             }())
-                         .front();
-  fs::remove_all(options.export_weights);
   train::request_stop();
-  const auto stopped = run_job(2, options);
-  train::forget_stop();
-  for (const RankResult& rank : stopped) {
+  for (const RankResult& rank : run_job(2, options)) {
     CHECK(rank.run.stop == train::Stop::signal);
     CHECK(rank.run.steps.size() == 1);
   }
-  CHECK(fs::exists(fs::path(options.out) / "checkpoints" / "step-00000001" / "index.json"));
-  CHECK(read_json(fs::path(options.out) / "metrics.json")["steps"] == 1);
-  CHECK_FALSE(fs::exists(options.export_weights));  // the training is not complete
-  options.resume = "auto";
-  const auto rest = run_job(2, options).front();
-  CHECK(rest.run.stop == train::Stop::none);
-  CHECK(rest.run.steps.size() == 5);
-  const bool same = rest.weights == whole.weights;
-  CHECK(same);
-
-  options.resume.clear();
+  CHECK_FALSE(fs::exists(options.export_weights));
   options.save_checkpoint = false;
-  train::request_stop();
   CHECK(refusal(options) ==
         "a signal has ended the run after step 1, and --no-checkpoint saves nothing");
   train::forget_stop();
-}
-
-TEST_CASE("--max-time saves before the limit") {
-  const TemporaryFolder folder;
-  auto options = base(folder);
-  options.steps = 100'000;
-  options.max_time = "2s";
-  const auto stopped = run_job(2, options).front();
-  CHECK(stopped.run.stop == train::Stop::time);
-  CHECK(stopped.run.steps.size() >= 1);
-  CHECK(stopped.run.steps.size() < 100'000);
-  CHECK(fs::exists(fs::path(options.out) / "checkpoint" / "index.json"));
 }
 
 TEST_CASE("durations") {

@@ -1,20 +1,14 @@
 // The loss of an evaluation, mixed data and the queue of steps in whole runs.
 #include <doctest/doctest.h>
 
-#include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
+#include <vector>
 
 #include "job.hpp"
 #include "unit/train/data_temporary.hpp"
 #include "unit/train/data_token_bytes.hpp"
 
 using namespace train_test;
-using nlohmann::json;
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -110,24 +104,6 @@ TEST_CASE("evaluations change no weight and no figure of the training") {
   }
 }
 
-TEST_CASE("the files of a run have the losses of its evaluations and the time it waited for data") {
-  const TemporaryFolder folder;
-  const auto options = base(folder);
-  const auto run = run_job(2, options).front().run;
-  const auto metrics = json::parse(TemporaryFolder::read(fs::path(options.out) / "metrics.json"));
-  CHECK(metrics["eval_loss"] == *run.steps.back().eval_loss);
-  CHECK(metrics["eval_loss_min"] <= metrics["eval_loss"]);
-  CHECK(metrics["data_wait_s"].is_number());
-  std::istringstream lines(TemporaryFolder::read(fs::path(options.out) / "steps.jsonl"));
-  std::size_t i = 0;
-  for (std::string line; std::getline(lines, line); ++i) {
-    const auto step = json::parse(line);
-    CHECK(step["eval_loss"].is_null() == (i % 2 == 0));
-    CHECK(step["data_wait_s"].get<double>() >= 0);
-  }
-  CHECK(i == 6);
-}
-
 TEST_CASE("mixed token files train alike on any number of ranks") {
   const TemporaryFolder folder;
   auto options = base(folder);
@@ -155,24 +131,5 @@ TEST_CASE("wrong flags of data are refused on every rank") {
   refuses([](auto& o) { o.eval_data = "demo"; }, "use one of them");
   refuses([](auto& o) { o.train_on = "some"; }, "--train-on some: use one of output, all");
   refuses([](auto& o) { o.data = "demo:0"; }, "a weight must be above 0");
-  std::string damaged = TemporaryFolder::read(letters(folder, "a.tok", 0));
-  damaged[300] = static_cast<char>(damaged[300] ^ 1);
-  const auto file = folder.write("damaged.tok", damaged).string();
-  refuses([&](auto& o) { o.data = file; }, "damaged.tok: byte 48: the content does not have");
-  refuses([&](auto& o) { o.eval_data = file, o.eval_split = 0; }, "damaged.tok: byte 48");
   refuses([](auto& o) { o.data_type = "int8"; }, "--data-type int8: use uint16 or uint32");
-}
-
-TEST_CASE("an id outside the vocabulary is named on every rank") {
-  const TemporaryFolder folder;
-  auto options = base(folder);
-  options.eval_split = 0;
-  options.eval_every = 0;
-  options.samples = 0;
-  options.tokenizer = "ids:259";
-  options.data_type = "uint16";
-  std::string ids(2 * 40'000, '\0');
-  set<std::uint16_t>(ids, 2 * 20'000, 300);
-  options.data = folder.write("a.bin", ids).string();
-  check_refused(2, options, {"a.bin: token 20000: id 300 is not in a vocabulary of 259"});
 }

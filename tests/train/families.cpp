@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
-#include "data/tokenizer.hpp"
 #include "job.hpp"
 #include "loop/adapters.hpp"
 #include "loop/model_source.hpp"
@@ -204,40 +203,6 @@ TEST_CASE("adapters: the base does not move, the loss falls, and shards train al
   check_ranks_agree(three);
   CHECK(distance(three[0].run.steps, alone[0].run.steps).loss < 1e-5);
   CHECK(distance(three[0].weights, alone[0].weights) < 1e-4);
-}
-
-TEST_CASE("adapters: merged weights give the loss of the adapted model") {
-  const TemporaryFolder folder;
-  write_model(folder, "base", 5, false);
-  auto options = base(folder);
-  options.model = (folder.path() / "base").string();
-  options.lora_rank = 3;
-  options.lora_targets = {"v_proj", "down_proj"};
-  options.lr = 0.05;
-  options.steps = 5;
-  options.strategy = "full_shard";
-  const auto model = train::find_model(options, *train::open_tokenizer("bytes")).config;
-  fs::create_directories(folder.path() / "merged");
-  fs::copy(folder.path() / "base" / "config.json", folder.path() / "merged" / "config.json");
-  auto evaluated = options;
-  run_job(2, options, [&](fsdp::Engine& engine) {
-    train::merge_adapters(engine, model);
-    fsdp::export_weights(
-        folder.path() / "merged" / "model.safetensors", engine, atoll::DType::f32,
-        [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-          return train::is_adapter(param.name) ? "" : train::hf_name(unit.name(), param.name);
-        });
-  });
-  // The next step of the same run has the loss of the adapted model on the next batch.
-  evaluated.steps = 6;
-  const double adapted = run_job(2, evaluated)[0].run.steps.back().loss;
-  auto merged = options;
-  merged.model = (folder.path() / "merged").string();
-  merged.lora_rank = 0;
-  merged.lora_targets.clear();
-  merged.lr = 0;
-  merged.steps = 6;
-  CHECK(run_job(1, merged)[0].run.steps.back().loss == doctest::Approx(adapted).epsilon(1e-5));
 }
 
 TEST_CASE("adapters on a base in 8 bits: nearly the losses of the exact base, alike on all ranks") {

@@ -1,10 +1,9 @@
-// Tests of --group and --decay: parameter groups in whole runs, their errors, and the warning of a
-// resumed run with other groups.
+// Tests of --group and --decay: parameter groups in whole runs and their errors. The warning of a
+// resumed run with other groups is that of the library, in unit/checkpoint/saved_settings.cpp.
 #include "loop/parameter_groups.hpp"
 
 #include <doctest/doctest.h>
 
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "unit/train/data_temporary.hpp"
 
 using namespace train_test;
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -96,18 +94,6 @@ TEST_CASE("groups: by default norms do not decay; the embedding is spared on req
   }
 }
 
-TEST_CASE("groups: beta1 and beta2") {
-  const TemporaryFolder folder;
-  auto options = base(folder, "adamw");
-  options.steps = 2;  // the first step of AdamW does not depend on the betas
-  const Weights usual = weights_of(options);
-  for (const char* group : {"lm_head.weight:beta1=0.5", "lm_head.weight:beta2=0.5"}) {
-    CAPTURE(group);
-    options.group = {group};
-    CHECK(!changed(usual, weights_of(options)).empty());
-  }
-}
-
 TEST_CASE("groups: a flag that is wrong") {
   const auto error_of = [](const std::string& group) {
     return failure_of([&] { train::parse_group(group); }).message;
@@ -150,28 +136,4 @@ TEST_CASE("groups: a pattern without effect, and settings that the optimizer lac
         "--group *norm*: has no effect: earlier groups match all its parameters");
   CHECK(refused({"*:beta1=0.5"}, "sgd") ==
         "--group *:beta1=0.5: --optimizer sgd has no beta1 and no beta2");
-}
-
-TEST_CASE("groups: a resumed run with other groups gets one warning") {
-  const TemporaryFolder folder;
-  for (const char* optimizer : {"adamw", "muon"}) {
-    CAPTURE(optimizer);
-    auto options = base(folder, optimizer);
-    options.save_checkpoint = true;
-    options.group = {"*norm.weight:lr_scale=0.5"};
-    run_job(2, options);
-    options.save_checkpoint = false;
-    options.resume = (fs::path(options.out) / "checkpoint").string();
-    options.steps = 2;
-    const auto warnings = [&] { return run_and_listen(options).with("other settings"); };
-    CHECK(warnings().empty());
-    options.group.clear();
-    options.resume_with_changes = {"optimizer"};
-    const auto texts = warnings();
-    REQUIRE(texts.size() == 1);
-    CAPTURE(texts[0]);
-    CHECK(texts[0].find("the learning rate scale of layers.0.input_layernorm.weight is 0.5 in the "
-                        "checkpoint and 1 in the job; 5 of 21 parameters differ") !=
-          std::string::npos);
-  }
 }

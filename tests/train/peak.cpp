@@ -39,15 +39,6 @@ std::vector<std::string> warnings_of(const Body& body) {
 
 }  // namespace
 
-TEST_CASE("peak: measurements are far apart above 25 %") {
-  CHECK_FALSE(train::far_apart(100, 100));
-  CHECK_FALSE(train::far_apart(100, 125));
-  CHECK_FALSE(train::far_apart(125, 100));
-  CHECK(train::far_apart(100, 126));
-  CHECK(train::far_apart(126, 100));
-  CHECK(train::far_apart(0, 1));
-}
-
 TEST_CASE("peak: on CPUs it is measured, and all ranks have the same") {
   std::vector<double> flops(2);
   const auto warnings = warnings_of([&](atoll::World& world, const train::Machine& machine) {

@@ -1,7 +1,6 @@
 // Tests of the files that a run writes: metrics.json, run_args.json, steps.jsonl and a checkpoint.
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -189,18 +188,6 @@ TEST_CASE("strategies cannot use memory that the kernels hold") {
   CHECK(engine.memory_bytes == 4000);
 }
 
-TEST_CASE("--gather becomes a hint of the engine") {
-  const TemporaryFolder folder;
-  auto options = base(folder);
-  const auto units = [&](const char* gather) {
-    options.gather = gather;
-    return train::engine_options(options, {}, {}, atoll::Device::cpu(), {}).gather_units;
-  };
-  CHECK(units("copy-engines") == atoll::ComputeUnits::none);
-  CHECK(units("auto") == atoll::ComputeUnits::none);
-  CHECK(units("sms") == atoll::ComputeUnits::few);
-}
-
 TEST_CASE("a run writes its arguments") {
   const TemporaryFolder folder;
   const auto options = base(folder);
@@ -293,20 +280,4 @@ TEST_CASE("rates of links are judged where one is promised") {
                 "--check-fabric 0.85: all_reduce on axis replicate (3 ranks): busbw 46 GB/s, "
                 "12 % of 400 GB/s: look for adapters that no rank uses"));
   CHECK(train::fabric_failure({good}, 0.9) != "");
-}
-
-TEST_CASE("the rank that differs from most ranks is the odd one") {
-  const auto check = [](const std::vector<std::string>& texts, int odd, int usual, int others) {
-    const train::OddOneOut found = train::odd_one_out(texts);
-    CHECK(found.odd == odd);
-    CHECK(found.usual == usual);
-    CHECK(found.others == others);
-  };
-  check({"a"}, -1, 0, 0);
-  check({"a", "a", "a"}, -1, 0, 0);
-  check({"b", "a", "a", "a"}, 0, 1, 0);
-  check({"a", "a", "b", "a"}, 2, 0, 0);
-  check({"b", "a", "c", "a"}, 0, 1, 1);
-  check({"a", "b"}, 1, 0, 0);  // nobody knows which one is right
-  check({"a", "b", "b", "a"}, 1, 0, 1);
 }

@@ -235,18 +235,3 @@ TEST_CASE("sizes are compared with the files and the memory before anything is a
   options.dry_run = true;  // plans for other machines
   CHECK(failures_of_job(1, options).front().find("check the sizes") == std::string::npos);
 }
-
-TEST_CASE("--seq: yarn allows the original positions times its factor") {
-  const TemporaryFolder folder;
-  auto options = still(folder);
-  options.data = "synthetic";
-  options.dry_run = true;
-  auto config = json::parse(small_model_json(false));
-  config["max_position_embeddings"] = 32;
-  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
-  options.model = folder.write("yarn.json", config.dump()).string();
-  options.seq = 128;
-  CHECK(failures_of_job(1, options).front() == "");
-  options.seq = 129;
-  check_refused(1, options, {"allow at most 128 tokens"});
-}

@@ -15,7 +15,6 @@
 #include "checkpoint/bounded_json.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/together.hpp"
-#include "core/terminal_safe.hpp"
 #include "unit/checkpoint/checkpoint.hpp"
 #include "unit/error_text.hpp"
 
@@ -186,31 +185,6 @@ TEST_CASE("an index of 100,000 entries parses at once, within its limits") {
   CHECK(failure_of([&] {
           fsdp::parse_bounded_json("[[[1]]]", "index.json", {2, 1000});
         }).says("index.json: byte 0: the JSON is nested more than 2 deep"));
-}
-
-TEST_CASE("text for a terminal keeps letters and escapes what controls a terminal") {
-  CHECK(atoll::terminal_safe("größe \x1b[2J\x7f\n") == "größe \\x1b[2J\\x7f\\x0a");
-  CHECK(atoll::terminal_safe("a\xe2\x80\xae"
-                             "b\xc2\x9b"
-                             "c") == "a\\xe2\\x80\\xaeb\\xc2\\x9bc");
-  CHECK(atoll::terminal_safe("\x9b[2J \xe2\x82") == "\\x9b[2J \\xe2\\x82");  // not UTF-8
-  CHECK(atoll::terminal_safe("\xe2\x82\xac") == "\xe2\x82\xac");             // the euro sign
-}
-
-TEST_CASE("text that is not UTF-8 is found at its first wrong byte") {
-  for (const std::string_view good :
-       {"", "a", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
-        "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
-    CHECK_FALSE(atoll::invalid_utf8(good));
-  // A lone tail, overlong forms, a surrogate, beyond U+10FFFF, and characters that end early.
-  for (const std::string_view bad :
-       {"\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
-        "\xf5\x80\x80\x80", "\xc2", "\xe2\x82", "\xf0\x9f\x90", "\xc2z"}) {
-    CAPTURE(atoll::terminal_safe(bad));
-    CHECK(atoll::invalid_utf8(bad) == std::optional<std::size_t>(0));
-    CHECK(atoll::invalid_utf8(std::string("\xe2\x82\xac-").append(bad)) ==
-          std::optional<std::size_t>(4));
-  }
 }
 
 TEST_CASE("ranks with a small limit of the size of a file still meet, and leave no flight file") {

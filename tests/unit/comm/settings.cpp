@@ -10,7 +10,6 @@
 
 #include "atoll/communicator.hpp"
 #include "core/parse.hpp"
-#include "flight/questions.hpp"
 #include "thread_ranks.hpp"
 #include "unit/error_text.hpp"
 #include "unit/rank_reports.hpp"
@@ -105,36 +104,6 @@ TEST_CASE("abort() on another rank, before this rank has opened the communicator
   CHECK(error_of([&] { own.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize(); }) ==
         "aborted: rank 0: communicator own was aborted by rank 1: too slow");
   CHECK(!world.failure().has_value());
-}
-
-TEST_CASE("a rank answers the questions that it knows, and keeps early ones until it knows them") {
-  atoll::Questions questions;
-  std::vector<std::string> heard;
-  const auto hear = [&](std::string_view text) {
-    heard.emplace_back(text);
-    return "heard " + heard.back();
-  };
-  CHECK(questions.answer("own/0", "first").empty());
-  questions.add("own/0", hear);
-  CHECK(heard == std::vector<std::string>{"first"});
-  CHECK(questions.answer("own/0", "second\nline") == "heard second\nline");
-  CHECK(questions.answer("other/0", "third").empty());
-  questions.remove("own/0");
-  CHECK(questions.answer("own/0", "fourth").empty());
-  questions.add("own/1", [&](std::string_view detail) {  // a handler may remove itself
-    questions.remove("own/1");
-    return std::string(detail);
-  });
-  CHECK(questions.answer("own/1", "once") == "once");
-  CHECK(questions.answer("own/1", "twice").empty());
-  // Only the last early questions are kept, because their handlers may be gone.
-  for (std::size_t i = 0; i <= atoll::Questions::most_early; ++i)
-    questions.answer("ended/" + std::to_string(i), "too late");
-  heard.clear();
-  for (const std::string name : {"ended/0", "ended/1", "ended/256"}) {
-    questions.add(name, [&, name](std::string_view) { return heard.emplace_back(name); });
-  }
-  CHECK(heard == std::vector<std::string>{"ended/1", "ended/256"});
 }
 
 TEST_CASE("all_to_all_v with counts that differ between sender and receiver") {

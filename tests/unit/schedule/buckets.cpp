@@ -1,10 +1,12 @@
-// Tests of plan_buckets() and bucket_bytes().
+// Tests of plan_bucket(), plan_buckets() and bucket_bytes().
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <vector>
 
+#include "atoll/error.hpp"
 #include "atoll/schedule.hpp"
 
 using atoll::Axis;
@@ -52,6 +54,29 @@ Axis axis_of(int ranks, double gbyte_s, double latency_us) {
 }
 
 }  // namespace
+
+TEST_CASE("a bucket aligns tensors and divides evenly into shards of whole blocks") {
+  const std::vector<std::uint64_t> counts{10, 64, 5000, 1, 0};
+  const auto one = atoll::plan_bucket(counts, 1);
+  for (const std::uint64_t shards : {1u, 2u, 3u, 4u, 7u}) {
+    const auto layout = atoll::plan_bucket(counts, shards);
+    CHECK(layout.elements % (shards * atoll::bucket_granularity) == 0);
+    CHECK(layout.shard_elements() * shards == layout.elements);
+    std::vector<int> covered(layout.elements, 0);  // tensors and gaps tile the bucket
+    const auto mark = [&](const atoll::BucketSlot& slot) {
+      for (std::uint64_t i = 0; i < slot.count; ++i) ++covered[slot.offset + i];
+    };
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      CHECK(layout.slots[i].offset % atoll::bucket_alignment == 0);
+      CHECK(layout.slots[i].offset == one.slots[i].offset);  // whatever the number of shards
+      CHECK(layout.slots[i].count == counts[i]);
+      mark(layout.slots[i]);
+    }
+    for (const auto& gap : layout.gaps()) mark(gap);
+    CHECK(std::ranges::all_of(covered, [](int n) { return n == 1; }));
+  }
+  CHECK_THROWS_AS(atoll::plan_bucket(counts, 0), atoll::Error);
+}
 
 TEST_CASE("tensors are packed in order, none is split") {
   const Counts counts{7, 104'729, 1, 0, 1'299'709, 65'537, 2, 0, 524'287, 524'287};

@@ -135,19 +135,6 @@ net::Address local_place() { return net::local_socket(place_name); }
 
 }  // namespace
 
-TEST_CASE("a duplicate rank and a rank with another job size are refused") {
-  Place place(2);
-  const net::Fd first = place.hello(1);
-  const auto refusal = [&](int rank, int size) {
-    return thrown(atoll::ErrorCode::mismatch, [&] { place.hello(rank, "right", size); });
-  };
-  CHECK(
-      has(refusal(1, 2), {"rank 1 (host here, pid 101) has already joined the job", "ATOLL_RANK"}));
-  CHECK(has(refusal(0, 3), {"rank 0 of 3 (host here, pid 100): rank 0 started a job of 2 ranks",
-                            "with size 2 (ATOLL_SIZE) and a rank from 0 to 1 (ATOLL_RANK)"}));
-  CHECK(has(refusal(7, 2), "rank 7 of 2 (host here, pid 107): rank 0 started a job of 2 ranks"));
-}
-
 TEST_CASE("the store does not answer a wrong token, and the client suggests to check it") {
   Place place(1);
   for (const char* token : {"wrong", "", "right!", "righ"}) {

@@ -119,31 +119,6 @@ TEST_CASE("no rank waits for a rank that has left the job") {
   zero.client.farewell();
 }
 
-TEST_CASE("a connection that closes without a farewell fails the job on every rank at once") {
-  Place place(3);
-  Rank zero(place, 0), one(place, 1);
-  std::atomic<int> called{0};
-  one.failure->subscribe([&](const atoll::Error& error) {
-    CHECK(has(error.what(), "rank 2 (host here, pid 102) was lost"));
-    ++called;
-  });
-  net::Fd two = place.hello(2);
-  std::jthread waiter([&] {
-    CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("never", 60s); }),
-              "rank 2 (host here, pid 102) was lost"));
-  });
-  const auto start = Clock::now();
-  two.reset();
-  CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { one.client.exchange("", "", 60s); }),
-            "rank 2 (host here, pid 102) was lost"));
-  waiter.join();
-  CHECK(Clock::now() - start < 2s);
-  CHECK(has(one.failure->get()->what(), "rank 2"));
-  thrown(atoll::ErrorCode::peer_lost, [&] { one.client.put("more", "", 10s); });
-  for (int i = 0; i < 200 && called == 0; ++i) std::this_thread::sleep_for(10ms);
-  CHECK(called == 1);
-}
-
 TEST_CASE("a question reaches every rank, whatever it is doing") {
   using How = store::Answered::How;
   Place place(4);

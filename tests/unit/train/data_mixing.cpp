@@ -184,28 +184,6 @@ TEST_CASE("a tokenizer.json is that of the token file") {
   CHECK(failure("auto", "x.bin").says("--data-type"));
 }
 
-TEST_CASE("queue: the steps of a run in order, bounded, and errors arrive at their step") {
-  const TemporaryFolder folder;
-  const auto path = numbered(folder, "a.tok", 100, 23);
-  const auto data = open(path);
-  const train::BatchOptions options{.global_batch = 4, .micro_batch = 2, .seq = 8, .seed = 1};
-  train::Batches plain(data, options, {1, 2}), queued(data, options, {1, 2});
-  train::StepQueue queue(queued, 3, 15);
-  for (std::int64_t step = 3; step < 15; ++step) {
-    const auto loaded = queue.take();
-    const auto plan = plain.step(plain.position(step));
-    CHECK(loaded.plan.position == plan.position);
-    CHECK(loaded.plan.rows == plan.rows);
-    REQUIRE(loaded.batches.size() == static_cast<std::size_t>(plan.micro_batches));
-    CHECK(loaded.batches[0].tokens == plain.micro_batch(plan, 0).tokens);
-  }
-  CHECK(queue.take_waited().count() >= 0);
-  CHECK(queue.take_waited().count() == 0);
-  // A queue whose steps nobody takes ends as well.
-  train::Batches unused(data, options, {});
-  train::StepQueue idle(unused, 0, 1000);
-}
-
 TEST_CASE("queue: an error arrives when the step that causes it is taken") {
   // Sample 5 of each epoch cannot be read.
   class Damaged final : public train::Samples {

@@ -123,14 +123,6 @@ TEST_CASE("open: kinds of files by name or by prefix") {
   }
 }
 
-TEST_CASE("replace_sources: other texts, the same weights") {
-  const auto replaced = train::replace_sources(
-      "demo:2,json:a.data,b.txt:0.25", "", [](const train::SourceSpec& source) {
-        return train::is_generated(source) ? source.text : source.path.string() + "!";
-      });
-  CHECK(replaced == "demo:2,a.data!,b.txt!:0.25");
-}
-
 TEST_CASE("open: bad files") {
   const TemporaryFolder folder;
   const auto missing = open_failure({.data = (folder.path() / "none.json").string()});

@@ -132,15 +132,3 @@ TEST_CASE("sentencepiece: a small model of our own") {
     CHECK(failure_of([&] { (void)train::open_tokenizer(cut.string()); }).says("cut.model: byte "));
   }
 }
-
-TEST_CASE("read_file: missing, empty, too large, not a file") {
-  const TemporaryFolder folder;
-  CHECK(failure_of([&] { (void)train::read_file(folder.path() / "none", 10); }).code ==
-        ErrorCode::not_found);
-  const auto empty = folder.write("empty", "");
-  CHECK(failure_of([&] { (void)train::read_file(empty, 10); }).says("empty file"));
-  const auto large = folder.write("large", "01234567890");
-  CHECK(failure_of([&] { (void)train::read_file(large, 10); }).says("11 bytes; at most 10"));
-  CHECK(train::read_file(large, 11) == "01234567890");
-  CHECK(failure_of([&] { (void)train::read_file(folder.path(), 10); }).code == ErrorCode::bad_data);
-}

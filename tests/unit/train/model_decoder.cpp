@@ -1,8 +1,7 @@
 // Tests of the decoder with different batches and memory plans. tests/golden checks the decoder's
-// numbers.
+// numbers; runs in tests/train evaluate and pack rows.
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <map>
 
 #include "atoll/error.hpp"
@@ -59,11 +58,10 @@ class SmallModel {
   };
 
   Result train(std::int64_t rows, std::int64_t seq, const std::vector<std::int32_t>& tokens,
-               const std::vector<std::int32_t>& labels, float scale = 1,
-               const std::vector<std::int32_t>& positions = {}) {
-    const Tensor ids(tokens), targets(labels), places(positions);
-    const Batch batch{rows, seq, ids.view(), targets.view(), places.view()};
-    const Step step{bench_.stream, batch, activations_, scale};
+               const std::vector<std::int32_t>& labels) {
+    const Tensor ids(tokens), targets(labels);
+    const Batch batch{rows, seq, ids.view(), targets.view()};
+    const Step step{bench_.stream, batch, activations_};
     decoder_.begin(step);
     for (std::size_t u = 0; u < decoder_.units(); ++u) decoder_.forward(step, u, weights(u));
     for (std::size_t u = decoder_.units(); u-- > 0;) {
@@ -73,18 +71,6 @@ class SmallModel {
     Result result{total()[0], total()[1], {}};
     for (const auto& [name, gradient] : gradients_) result.gradients[name] = gradient.values();
     return result;
-  }
-
-  Values evaluate(std::int64_t rows, std::int64_t seq, const std::vector<std::int32_t>& tokens,
-                  const std::vector<std::int32_t>& labels) {
-    const Tensor ids(tokens), targets(labels);
-    const Batch batch{rows, seq, ids.view(), targets.view()};
-    const Step step{bench_.stream, batch, activations_};
-    decoder_.begin(step);
-    for (std::size_t u = 0; u < decoder_.units(); ++u) decoder_.forward(step, u, weights(u));
-    decoder_.loss(step, weights(decoder_.units() - 1));
-    bench_.done();
-    return total();
   }
 
  private:
@@ -120,14 +106,6 @@ const std::vector<std::int32_t> labels{5, 9, 22, 0, 7, -100, 4, 5, 6, -100, -100
 
 }  // namespace
 
-TEST_CASE("evaluation and training see the same loss") {
-  SmallModel model(12);
-  const SmallModel::Result trained = model.train(2, 6, tokens, labels);
-  CHECK(trained.valid == 8);
-  CHECK(trained.loss / trained.valid == doctest::Approx(std::log(23.0)).epsilon(0.3));
-  CHECK(model.evaluate(2, 6, tokens, labels) == Values{trained.loss, trained.valid});
-}
-
 TEST_CASE("padding has no influence on loss and gradients") {
   SmallModel model(24);
   const SmallModel::Result narrow = model.train(2, 6, tokens, labels);
@@ -146,22 +124,6 @@ TEST_CASE("padding has no influence on loss and gradients") {
   }
 }
 
-TEST_CASE("samples packed into one row give the loss and gradients of a row each") {
-  SmallModel model(24);
-  const SmallModel::Result apart = model.train(2, 6, tokens, labels);
-  std::vector<std::int32_t> positions(12);
-  for (int t = 0; t < 12; ++t) positions[static_cast<std::size_t>(t)] = t % 6;
-  const SmallModel::Result packed = model.train(1, 12, tokens, labels, 1, positions);
-  CHECK(packed.loss == doctest::Approx(apart.loss).epsilon(1e-6));
-  CHECK(packed.valid == apart.valid);
-  for (const auto& [name, gradient] : apart.gradients) {
-    CAPTURE(name);
-    CHECK(reference::relative_error(packed.gradients.at(name), gradient) < 1e-5);
-  }
-  const SmallModel::Result joined = model.train(1, 12, tokens, labels);
-  CHECK(std::abs(joined.loss - apart.loss) > 1e-4 * apart.loss);
-}
-
 TEST_CASE("a batch without a valid label gives zero loss and zero gradients") {
   SmallModel model(12);
   const SmallModel::Result result = model.train(2, 6, tokens, std::vector<std::int32_t>(12, -100));
@@ -170,17 +132,6 @@ TEST_CASE("a batch without a valid label gives zero loss and zero gradients") {
   for (const auto& [name, gradient] : result.gradients) {
     CAPTURE(name);
     CHECK(gradient == Values(gradient.size()));
-  }
-}
-
-TEST_CASE("gradients scale with the factor of the loss") {
-  SmallModel model(12);
-  const SmallModel::Result one = model.train(2, 6, tokens, labels);
-  const SmallModel::Result quarter = model.train(2, 6, tokens, labels, 0.25F);
-  for (const auto& [name, gradient] : one.gradients) {
-    Values expected = gradient;
-    for (double& value : expected) value /= 4;
-    CHECK(reference::relative_error(quarter.gradients.at(name), expected) < 1e-6);
   }
 }
 

@@ -114,13 +114,6 @@ TEST_CASE("products have the same bits for any number of threads") {
   }
 }
 
-TEST_CASE("a gradient with mode none is not touched") {
-  Bench bench;
-  const Tensor x({1, 2}, DType::f32), dy(Values{3}, DType::f32);
-  bench.ops.linear_wgrad(bench.stream, {1, 2, 1}, dy.view(), x.view(), {}, WriteMode::none);
-  bench.done();
-}
-
 TEST_CASE("wrong shapes and dtypes are named") {
   Bench bench;
   const Tensor x({1, 2, 3, 4}, DType::f32), w({1, 2}, DType::f32);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <string>
 
@@ -107,6 +108,24 @@ TEST_CASE("progress: evaluations are always shown, and stay on a terminal") {
   REQUIRE(shown);
   CHECK(shown->ends_with("\n"));
   CHECK(terminal.finish().empty());
+}
+
+TEST_CASE("progress: the time left counts what lies between steps") {
+  using namespace std::chrono_literals;
+  train::ProgressPacer pacer({.surface = train::Surface::log, .total_steps = 100, .every = 1});
+  const train::ProgressPacer::Clock::time_point start{};
+  const auto line = [&](std::int64_t step, std::chrono::seconds at) {
+    return pacer.step({.step = step, .seconds = 1}, {}, start + at).value_or("");
+  };
+  // A resumed run begins at step 11; each step takes 10 s with its evaluation, not 1 s.
+  CHECK(line(11, 0s).starts_with("step 11/100  loss"));
+  CHECK(line(12, 10s).starts_with("step 12/100 (14:40 left)  loss"));
+  CHECK(line(21, 100s).starts_with("step 21/100 (13:10 left)  loss"));
+  CHECK(line(100, 890s).starts_with("step 100/100  loss"));
+  train::ProgressPacer slow({.surface = train::Surface::log, .total_steps = 100, .every = 1});
+  (void)slow.step({.step = 1}, {}, start);
+  CHECK(slow.step({.step = 2}, {}, start + 100s).value_or("").find("(2:43:20 left)") !=
+        std::string::npos);
 }
 
 TEST_CASE("progress: silent, and a stream that is no terminal") {

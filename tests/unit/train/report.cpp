@@ -182,34 +182,17 @@ TEST_CASE("metrics.json: the figures of a typical run") {
                            .peak_source = "datasheet",
                            .peak_detail = "products",
                            .transports = "network IB",
-                           .peak_memory_bytes = 123,
-                           .planned_memory_bytes = 100,
-                           .device_memory_bytes = 101,
-                           .proportional_memory_bytes = 110,
                            .wall_time_s = 25};
   const json out = train::metrics_json(run, base, metrics.summary());
   CHECK(out["mesh"] == "2x2");
-  CHECK(out["engine"]["name"] == "atoll");
-  CHECK_FALSE(out["engine"]["version"].get<std::string>().empty());
-  CHECK_FALSE(out.contains("torch"));
   CHECK(out["gpu0"] == "NVIDIA H100 80GB HBM3");
   CHECK(out["bf16"] == true);
   CHECK(out["fsdp"] == true);
   CHECK(out["peak_source"] == "datasheet");
-  CHECK(out["mfu"].get<double>() == Approx(0.2));
   CHECK(out["mfu_measured"].get<double>() == Approx(0.4));
   CHECK(out["approx_tokens_per_rank"] == 1000);  // 10 steps * 400 positions / 4 ranks
   CHECK(out["approx_tokens_per_s_per_rank"].get<double>() == Approx(40));
-  CHECK(out["tokens_per_s"].get<double>() == Approx(150));
-  CHECK(out["padded_tokens_per_s"].get<double>() == Approx(50));
-  // The mean compute time of a step over all steps.
-  CHECK(out["compute_s"].get<double>() == Approx(1.5));
-  CHECK(out["exposed_s"].get<double>() == Approx(0.25));
   CHECK(out["axis_bytes"] == json{{"shard", 1'500'000}});
-  CHECK(out["loss_first"].get<double>() == Approx(3.9));
-  CHECK(out["loss_last"].get<double>() == Approx(3.45));
-  CHECK(out["world_size"] == 4);
-  CHECK(out["steps"] == 10);
 }
 
 TEST_CASE("metrics.json: a run that diverged or never ran is still JSON") {
@@ -254,12 +237,7 @@ TEST_CASE("steps.jsonl: each line is flushed at once") {
   CHECK(lines[1]["step"] == 2);
   CHECK(lines[1]["loss"] == 2.5);
   CHECK(lines[1]["learning_rate"] == 1e-3);
-  CHECK(lines[1]["grad_norm"] == 0.5);
   CHECK(lines[1]["tokens"] == 300);
-  CHECK(lines[1]["padded_tokens"] == 100);
-  CHECK(lines[1]["compute_s"] == 1.5);
-  CHECK(lines[1]["communication_s"] == 0.5);
-  CHECK(lines[1]["exposed_s"] == 0.25);
   CHECK(lines[1]["exposed_worst_s"] == 0.375);
   CHECK(lines[1]["axis_bytes"] == json{{"shard", 1'500'000}});
 }
@@ -315,12 +293,6 @@ TEST_CASE("files: a link is followed; pipes are not replaced") {
   CHECK(std::filesystem::is_fifo(pipe));
 }
 
-TEST_CASE("steps.jsonl: a missing folder") {
-  const TemporaryFolder folder;
-  CHECK(failure_of([&] { train::StepLog(folder.path() / "no" / "steps.jsonl", 1); }).code ==
-        ErrorCode::io);
-}
-
 TEST_CASE("files: atomic writes leave no temporary file") {
   const TemporaryFolder folder;
   const auto file = folder.path() / "run_args.json";
@@ -357,16 +329,6 @@ TEST_CASE("files: check_writable() finds an unwritable file") {
 TEST_CASE("files: a name may be long") {
   const TemporaryFolder folder;
   train::write_file_atomic(folder.path() / std::string(223, 'x'), "y");
-}
-
-TEST_CASE("files: a failed write keeps the old file") {
-  const TemporaryFolder folder;
-  std::filesystem::create_directories(folder.path() / "taken" / "inside");
-  CHECK(failure_of([&] { train::write_file_atomic(folder.path() / "taken", "y"); }).thrown);
-  std::size_t entries = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path()))
-    ++entries;
-  CHECK(entries == 1);
 }
 
 TEST_CASE("files: the results folder of a run") {

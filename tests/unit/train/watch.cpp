@@ -1,83 +1,19 @@
-// Tests the gates of a run, its endpoint for Prometheus, and the counters of the machine.
-#include <arpa/inet.h>
+// Tests the counters of the machine and of its GPUs.
 #include <doctest/doctest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
 #include <filesystem>
-#include <string>
 
-#include "report/endpoint.hpp"
-#include "report/gates.hpp"
 #include "report/gpu_use.hpp"
-#include "report/progress.hpp"
 #include "report/utilization.hpp"
 #include "unit/train/data_temporary.hpp"
 
 namespace {
 
-using atoll::ErrorCode;
 using doctest::Approx;
-using train_test::failure_of;
 using train_test::TemporaryFolder;
 
-// Fetches http://127.0.0.1:PORT/metrics.
-std::string fetch(int port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
-  REQUIRE(::send(fd, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size()));
-  std::string answer;
-  std::array<char, 4096> part{};
-  for (ssize_t n = 0; (n = ::recv(fd, part.data(), part.size(), 0)) > 0;) {
-    answer.append(part.data(), static_cast<std::size_t>(n));
-  }
-  ::close(fd);
-  return answer;
-}
-
 }  // namespace
-
-TEST_CASE("gates: figure and limit are named, with an exit code each") {
-  using train::missed_gates;
-  CHECK(missed_gates({}, std::nullopt, 1U << 30U).empty());
-  CHECK(missed_gates({.min_mfu = 0.4, .max_memory = 100}, 0.4, 100).empty());
-  const auto both = missed_gates({.min_mfu = 0.4, .max_memory = 1U << 20U}, 0.3123, 3U << 20U);
-  REQUIRE(both.size() == 2);
-  CHECK(both[0].exit_code == 3);
-  CHECK(both[0].message.starts_with("--min-mfu: MFU was 31.23 %, below the limit of 40.00 %"));
-  CHECK(both[1].exit_code == 4);
-  CHECK(
-      both[1].message.starts_with("--max-memory: a rank used 3.0 MiB, above the limit of 1.0 MiB"));
-  const auto unknown = missed_gates({.min_mfu = 0.4}, std::nullopt, 0);
-  REQUIRE(unknown.size() == 1);
-  CHECK(unknown[0].exit_code == 3);
-  CHECK(unknown[0].message.find("--warmup-steps") != std::string::npos);
-}
-
-TEST_CASE("progress: the time left counts what lies between steps") {
-  using namespace std::chrono_literals;
-  train::ProgressPacer pacer({.surface = train::Surface::log, .total_steps = 100, .every = 1});
-  const train::ProgressPacer::Clock::time_point start{};
-  const auto line = [&](std::int64_t step, std::chrono::seconds at) {
-    return pacer.step({.step = step, .seconds = 1}, {}, start + at).value_or("");
-  };
-  // A resumed run begins at step 11; each step takes 10 s with its evaluation, not 1 s.
-  CHECK(line(11, 0s).starts_with("step 11/100  loss"));
-  CHECK(line(12, 10s).starts_with("step 12/100 (14:40 left)  loss"));
-  CHECK(line(21, 100s).starts_with("step 21/100 (13:10 left)  loss"));
-  CHECK(line(100, 890s).starts_with("step 100/100  loss"));
-  train::ProgressPacer slow({.surface = train::Surface::log, .total_steps = 100, .every = 1});
-  (void)slow.step({.step = 1}, {}, start);
-  CHECK(slow.step({.step = 2}, {}, start + 100s).value_or("").find("(2:43:20 left)") !=
-        std::string::npos);
-}
 
 TEST_CASE("machine: counters of Linux, and the use between two samples") {
   const TemporaryFolder folder;
@@ -136,36 +72,4 @@ TEST_CASE("gpu: busy share and links from NVML, and machines without it") {
   CHECK_FALSE(train::GpuProbe("0000:10:00.0", ATOLL_FAKE_NVML_USE).read());
   CHECK_FALSE(train::GpuProbe("0000:0f:00.0", "/none.so").read());
   CHECK_FALSE(train::GpuProbe("", ATOLL_FAKE_NVML_USE).read());
-}
-
-TEST_CASE("prometheus: the figures of the last step, and a port that is taken") {
-  std::unique_ptr<train::Endpoint> endpoint;
-  const auto absent = failure_of([&] {
-    endpoint = std::make_unique<train::Endpoint>(
-        train::EndpointOptions{.run_name = "try \"1\"", .model = "tiny", .total_steps = 10});
-  });
-  if (absent.thrown) {
-    CHECK(absent.code == ErrorCode::unsupported);
-    CHECK(absent.says("prometheus-cpp-dev"));
-    MESSAGE("built without prometheus-cpp");
-    return;
-  }
-  train::StepRecord step{.step = 7, .seconds = 2, .loss = 1.25, .real = 300, .flops = 3e12};
-  step.nonfinite = true;
-  endpoint->step(step, {.peak_flops = 4e12, .world_size = 1});
-  const auto text = fetch(endpoint->port());
-  for (const char* line :
-       {"training_mfu{", "} 0.375", "training_loss{", "} 1.25", "training_step{", "} 7",
-        "training_tokens_per_second{", "} 150", "training_nonfinite_steps_total{", "model=\"tiny\"",
-        "run=\"try \\\"1\\\"\"", "training_last_step_timestamp_seconds{"}) {
-    CAPTURE(line);
-    CHECK(text.find(line) != std::string::npos);
-  }
-  // An evaluation that has not been made is absent, so no alert can compare it.
-  CHECK(text.find("training_eval_loss") == std::string::npos);
-  const int port = endpoint->port();
-  const auto taken =
-      failure_of([&] { train::Endpoint({.port = port, .run_name = "", .model = ""}); });
-  CHECK(taken.code == ErrorCode::io);
-  CHECK(taken.says("--metrics-port"));
 }

@@ -1,9 +1,10 @@
-// agree(): all ranks get the same error, whichever rank differs or fails.
+// agree() with values that are larger than a value of the store. The errors of ranks that differ,
+// fail or do not call are in unit/fsdp/misuse.cpp, unit/fsdp/misuse_calls.cpp and
+// unit/checkpoint/misuse.cpp.
 #include "world/agreement.hpp"
 
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -32,28 +33,6 @@ void check_all(const std::vector<std::string>& reports, const std::string& part)
 
 }  // namespace
 
-TEST_CASE("agreement: equal declarations pass, also several in turn and empty ones") {
-  const auto results = atoll_test::on_threads(3, [](atoll::World& world) {
-    for (int i = 0; i < 3; ++i)
-      atoll::agree(world, "call", [] { return std::vector<Declaration>{{"a", "1"}}; });
-    atoll::agree(world, "call", [] { return std::vector<Declaration>{}; });
-    return std::string("agreed");
-  });
-  check_all(results, "agreed");
-  atoll::World alone = atoll::World::single();
-  CHECK_NOTHROW(atoll::agree(alone, "call", [] { return std::vector<Declaration>{{"a", "1"}}; }));
-}
-
-TEST_CASE("agreement: the first difference is named with two ranks and their values") {
-  check_all(reports(2, {{"the number", "1"}, {"the shape of w", "4 x 8"}, {"later", "x"}},
-                    {{"the number", "1"}, {"the shape of w", "8 x 4"}, {"later", "y"}}),
-            "mismatch: seal: ranks disagree about the shape of w: 4 x 8 on rank 0, 8 x 4 on rank "
-            "2; all ranks must pass the same");
-  check_all(reports(0, {{"n", "1"}}, {{"n", "2"}}), "n: 2 on rank 0, 1 on rank 1");
-  check_all(reports(1, {{"n", "1"}, {"m", "1"}}, {{"n", "1"}}),
-            "the next value to compare: m on rank 0, nothing on rank 1");
-}
-
 TEST_CASE("agreement: the first difference of lists that are larger than a value of the store") {
   std::vector<Declaration> usual;
   for (int i = 0; i < 300'000; ++i)
@@ -78,39 +57,4 @@ TEST_CASE("agreement: a text that is larger than a value of the store is cut") {
   const std::string cut = "... (16777218 bytes, digest ";
   CHECK(texts[0].find(cut) != texts[0].rfind(cut));
   CHECK(texts == std::vector<std::string>(3, texts[0]));
-}
-
-TEST_CASE("agreement: the call and the rank that does not make it are named") {
-  const auto results = atoll_test::on_threads(3, [](atoll::World& world) {
-    if (world.rank() == 2) return std::string("left");
-    try {
-      atoll::agree(world, "seal", [] { return std::vector<Declaration>{{"a", "1"}}; });
-    } catch (const atoll::Error& error) {
-      // No rank ends its World before the other has its error.
-      world.put(std::to_string(world.rank()) + " gave up", "");
-      (void)world.get(std::to_string(1 - world.rank()) + " gave up", std::chrono::seconds(20));
-      return std::string(name(error.code())) + ": " + error.what();
-    }
-    return std::string("agreed");
-  });
-  for (const std::size_t rank : {0, 1}) {
-    CAPTURE(results[rank]);
-    CHECK(results[rank].starts_with("peer lost: seal: all ranks must make this call: rank " +
-                                    std::to_string(rank) + ": rank 2 (host "));
-    CHECK(results[rank].ends_with(") has left the job"));
-  }
-  CHECK(results[2] == "left");
-}
-
-TEST_CASE("agreement: the error of one rank reaches every rank, which names it") {
-  const auto results = atoll_test::on_threads(3, [](atoll::World& world) {
-    atoll::agree(world, "seal", [&]() -> std::vector<Declaration> {
-      if (world.rank() == 1) throw atoll::Error(atoll::ErrorCode::not_found, "no unit \"x\"");
-      return {};
-    });
-    return std::string("agreed");
-  });
-  CHECK(results[0] == "not found: rank 1: no unit \"x\"");
-  CHECK(results[1] == "not found: no unit \"x\"");
-  CHECK(results[2] == "not found: rank 1: no unit \"x\"");
 }

@@ -120,28 +120,6 @@ TEST_CASE("a rank outlives its launcher on request, and a parent that is no laun
   CHECK_FALSE(ends_with_launcher("a script", "", 7s));
 }
 
-TEST_CASE("all ranks end when their launcher is killed, although none of them computes") {
-  const ReservedPort port;
-  const ChildProcess launcher([&](int out) {
-    ::prctl(PR_SET_NAME, "mpirun");
-    for (int rank = 0; rank < 2; ++rank) {
-      if (::fork() != 0) continue;
-      error_of([&] {
-        auto world = atoll::World::from_env(atoll_test::thread_rank_config(rank, 2, port));
-        world.barrier();
-        ::dprintf(out, "ready\n");
-        world.get("never", 20s);
-      });
-      ::_exit(0);
-    }
-    std::this_thread::sleep_for(20s);
-  });
-  REQUIRE(launcher.line() == "ready");
-  REQUIRE(launcher.line() == "ready");
-  ::kill(launcher.pid(), SIGKILL);
-  CHECK(launcher.ends_within(12s));
-}
-
 TEST_CASE("a rank that dies is lost at once although a child that it forked lives on") {
   const ReservedPort port;
   const ChildProcess one([&](int) {

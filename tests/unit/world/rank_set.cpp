@@ -1,17 +1,15 @@
-// RankSet: some ranks of a World exchange values and compare facts, and others need not call.
+// RankSet: some ranks of a World exchange values, and others need not call.
 #include "world/rank_set.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "thread_ranks.hpp"
 #include "unit/error_text.hpp"
 #include "unit/rank_reports.hpp"
-#include "world/agreement.hpp"
 
 using atoll::RankSet;
 using atoll::World;
@@ -31,13 +29,6 @@ RankSet half_of(World& world) {
   return {world, ranks};
 }
 
-// Compares declarations inside half_of(world) and returns the error. A rank must not leave the job
-// with an error, because that would end the other group too.
-std::string agreed(World& world, const std::function<std::vector<atoll::Declaration>()>& declare) {
-  const std::string error = error_of([&] { atoll::agree(half_of(world), "call", declare); });
-  return error == "no error" ? "agreed" : error;
-}
-
 }  // namespace
 
 TEST_CASE("rank group: groups of other ranks exchange values at the same time") {
@@ -53,20 +44,6 @@ TEST_CASE("rank group: groups of other ranks exchange values at the same time") 
   });
   CHECK(results == Texts{"first 0 20 40", "first 10 30 11 31 12 32", " 0 20 40",
                          " 10 30 11 31 12 32", " 0 20 40"});
-}
-
-TEST_CASE("rank group: facts are compared inside the group only") {
-  const auto results = atoll_test::on_threads(4, [](World& world) {
-    return agreed(world, [&] {
-      // Even and odd ranks declare other facts; rank 3 differs from rank 1.
-      const std::string value = world.rank() == 3 ? "other" : std::to_string(world.rank() % 2);
-      return std::vector<atoll::Declaration>{{"the fact", value}};
-    });
-  });
-  for (const std::size_t odd : {1U, 3U}) {
-    CHECK(results[odd - 1] == "agreed");
-    CHECK(has(results[odd], "disagree about the fact: 1 on rank 1, other on rank 3"));
-  }
 }
 
 TEST_CASE("rank group: a rank that has left the job ends the exchanges of its groups only") {
