@@ -37,7 +37,7 @@
 extern "C" {
 #endif
 
-#define ATOLL_ABI_MAJOR 2u /* incremented when the layout changes incompatibly */
+#define ATOLL_ABI_MAJOR 3u /* incremented when the layout changes incompatibly */
 #define ATOLL_ABI_MINOR 0u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
