@@ -21,12 +21,12 @@ using atoll_test::host_backend;
 
 constexpr std::uint64_t small = 4096;  // largest number of bytes per slice in a small gather
 
-struct Comm {
+struct Communicator {
   std::size_t ranks = 1;
   std::set<const void*> filled;  // destinations that a large gather has already filled once
 };
 std::mutex mutex;
-std::map<atoll_comm*, Comm> comms;
+std::map<atoll_comm*, Communicator> comms;
 
 atoll_status open(const atoll_core* core, const atoll_group* group, atoll_comm** out) {
   const atoll_status status = host_backend()->open(core, group, out);
@@ -49,7 +49,7 @@ void stand_in(atoll_comm* comm, const atoll_operation& operation) {
   std::size_t ranks = 0;
   {
     const std::lock_guard lock(mutex);
-    Comm& known = comms.at(comm);
+    Communicator& known = comms.at(comm);
     if (bytes > small && !known.filled.insert(operation.dst).second) return;
     ranks = known.ranks;
   }
