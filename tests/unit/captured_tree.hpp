@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -28,6 +29,15 @@ class CapturedTree {
   void write(const std::string& name, std::string_view text) const {
     std::filesystem::create_directories((root_ / name).parent_path());
     std::ofstream(root_ / name, std::ios::binary) << text;
+  }
+  // Writes files of one line each into a folder, such as "lid 0x1f; counters/symbol_error 12".
+  void write_lines(const std::string& folder, std::string_view files) const {
+    while (!files.empty()) {
+      const std::string_view one = files.substr(0, files.find("; "));
+      files.remove_prefix(std::min(one.size() + 2, files.size()));
+      const std::size_t space = one.find(' ');
+      write(folder + std::string(one.substr(0, space)), std::string(one.substr(space + 1)) + '\n');
+    }
   }
   void make_folder(const std::string& name) const {
     std::filesystem::create_directories(root_ / name);

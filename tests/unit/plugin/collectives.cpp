@@ -155,8 +155,7 @@ void check_messages(Rank& rank, std::uint64_t count) {
 }
 
 void check_reduce(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count, int root) {
-  std::vector<Bytes> all;
-  for (int r = 0; r < rank.size(); ++r) all.push_back(input(dtype, r, count));
+  const auto all = inputs(rank, dtype, count);
   const auto expected = reference_reduce(all, dtype, op);
   const bool is_root = rank.rank() == root;
   Bytes mine = all[static_cast<std::size_t>(rank.rank())];

@@ -25,7 +25,7 @@
 #include "host/tcp_handshake.hpp"
 #include "host/tcp_link.hpp"
 #include "host/tcp_rendezvous.hpp"
-#include "sdk/backend.hpp"
+#include "unit/plugin/sdk_error.hpp"
 
 using namespace atoll_host_backend;
 using namespace std::chrono_literals;
@@ -203,13 +203,8 @@ TEST_CASE(
       }
       passed += piece.size();
     };
-    std::string text;
-    try {
-      transfer(wires, data, data.size(), data.size(), flip);
-    } catch (const atoll_sdk::Error& error) {
-      text = error.what();
-      CHECK(error.status() == ATOLL_BAD_DATA);
-    }
+    const std::string text = atoll_test::sdk_error(
+        [&] { transfer(wires, data, data.size(), data.size(), flip); }, ATOLL_BAD_DATA);
     CHECK_MESSAGE(text.find("CRC-32C") != std::string::npos, text);
   }
 }

@@ -10,10 +10,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <filesystem>
-#include <functional>
-#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,31 +19,14 @@
 #include "collectives/shared_memory/segment.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
 #include "collectives/shared_memory/windows.hpp"
-#include "sdk/backend.hpp"
+#include "unit/plugin/sdk_error.hpp"
 
 namespace {
 
 using namespace atoll_collectives;
+using atoll_test::sdk_error;
 
 constexpr std::size_t page = 4096;
-
-struct Failure {
-  atoll_status status = ATOLL_OK;
-  std::string text{};
-};
-
-Failure failure_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const atoll_sdk::Error& error) {
-    return {error.status(), error.what()};
-  }
-  return {};
-}
-
-std::ptrdiff_t open_descriptors() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
-}
 
 Fd memory_file(std::size_t bytes) {
   Fd file(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -90,13 +69,14 @@ struct Host : OpenTransports {
     const auto bytes = std::as_bytes(std::span(&message, 1));
     REQUIRE(peer.send(zero.inbox_name(0) + ".windows", bytes, fd) == 0);
   }
-  Failure add() {
-    Failure failure =
-        failure_of([&] { windows.add(memory.data(), memory.size(), std::nullopt, 1); });
+  // Registers memory, and returns the error.
+  std::string add() {
+    std::string text = sdk_error(
+        [&] { windows.add(memory.data(), memory.size(), std::nullopt, 1); }, ATOLL_BAD_DATA);
     WindowMessage ignored;
     while (peer.receive(std::as_writable_bytes(std::span(&ignored, 1)))) {
     }
-    return failure;
+    return text;
   }
 
   Team team{};
@@ -113,19 +93,26 @@ TEST_CASE("registered memory of another rank is mapped only if its file has all 
     CAPTURE(offset);
     Host host;
     host.send({.offset = offset}, file.get());
-    const Failure failure = host.add();
-    CHECK(failure.status == ATOLL_BAD_DATA);
-    CHECK(failure.text ==
+    CHECK(host.add() ==
           "registering memory with communicator world: rank 1 (world rank 3) passed a file that "
           "does not have its 4096 bytes");
   }
+  {
+    Host host;
+    const Fd device(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+    host.send({}, device.get());
+    CHECK(host.add() != "no error");
+  }
   Host host;
+  host.send({.number = 1}, file.get());  // rank 1 may be one window ahead
   host.send({.offset = page}, file.get());
-  REQUIRE(host.add().text.empty());
+  REQUIRE(host.add() == "no error");
   *host.windows.at(1, {0, page - 1}) = std::byte{5};
   std::byte last{};
   REQUIRE(::pread(file.get(), &last, 1, 2 * page - 1) == 1);
   CHECK(last == std::byte{5});
+  host.windows.remove(host.memory.data());
+  CHECK(host.add() == "no error");
 }
 
 TEST_CASE("only memory of shared mappings has a file that other processes can map") {
@@ -140,39 +127,6 @@ TEST_CASE("only memory of shared mappings has a file that other processes can ma
   shared_memory::free(own);
 }
 
-TEST_CASE("a file that is no memory is not mapped") {
-  Host host;
-  const Fd device(::open("/dev/zero", O_RDWR | O_CLOEXEC));
-  host.send({}, device.get());
-  CHECK(host.add().status == ATOLL_BAD_DATA);
-}
-
-TEST_CASE("messages about windows that no rank can register keep no file open") {
-  Host host;
-  const Fd file = memory_file(page);
-  const auto before = open_descriptors();
-  for (std::uint64_t number = 2; number < 50; ++number) {
-    host.send({.number = number}, file.get());
-    CHECK(host.add().status == ATOLL_TIMEOUT);
-  }
-  CHECK(open_descriptors() == before);
-  host.send({.number = 1}, file.get());  // rank 1 may be one window ahead
-  host.send({.number = 0}, file.get());
-  CHECK(host.add().text.empty());
-  host.windows.remove(host.memory.data());
-  CHECK(host.add().text.empty());
-}
-
-TEST_CASE("a message with more bytes than a message has is ignored") {
-  Host host;
-  std::array<std::byte, sizeof(WindowMessage) + 1> longer{};
-  const WindowMessage message;
-  std::memcpy(longer.data(), &message, sizeof(message));
-  const Fd file = memory_file(page);
-  REQUIRE(host.peer.send(host.zero.inbox_name(0) + ".windows", longer, file.get()) == 0);
-  CHECK(host.add().status == ATOLL_TIMEOUT);
-}
-
 TEST_CASE("a rank that publishes rings of an impossible size is refused") {
   const std::string word(64, 'a');
   for (const std::string_view bytes :
@@ -180,12 +134,11 @@ TEST_CASE("a rank that publishes rings of an impossible size is refused") {
     CAPTURE(bytes);
     ShmTransport transport({0, 1, 2}, 0, Doorbell::futex_only);
     const std::string text = "atoll-peer:" + std::string(bytes) + ":" + word;
-    const Failure failure = failure_of([&] { transport.await_peer(1, text); });
-    CHECK(failure.status == ATOLL_BAD_DATA);
-    CHECK(failure.text == "rank 1 published an invalid shared memory address '" + text + "'");
+    CHECK(sdk_error([&] { transport.await_peer(1, text); }, ATOLL_BAD_DATA) ==
+          "rank 1 published an invalid shared memory address '" + text + "'");
   }
   ShmTransport transport({0, 1, 2}, 0, Doorbell::futex_only);
-  CHECK(failure_of([&] { transport.await_peer(1, "atoll-peer:65536:" + word); }).text.empty());
+  CHECK(sdk_error([&] { transport.await_peer(1, "atoll-peer:65536:" + word); }) == "no error");
 }
 
 TEST_CASE("an inbox whose file could become shorter is refused") {
@@ -194,9 +147,8 @@ TEST_CASE("an inbox whose file could become shorter is refused") {
   const Fd copy = memory_file(static_cast<std::size_t>(bytes));
   REQUIRE(::pwrite(copy.get(), &sealed->inbox(), sizeof(Inbox), 0) == sizeof(Inbox));
   const auto attach = [&] { Segment::attach(copy.get(), "atoll-peer", 1, 64 * 1024); };
-  const Failure failure = failure_of(attach);
-  CHECK(failure.status == ATOLL_BAD_DATA);
-  CHECK(failure.text == "an inbox is not sealed, so it could become shorter while in use");
+  CHECK(sdk_error(attach, ATOLL_BAD_DATA) ==
+        "an inbox is not sealed, so it could become shorter while in use");
   REQUIRE(::fcntl(copy.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
-  CHECK(failure_of(attach).text.empty());
+  CHECK(sdk_error(attach) == "no error");
 }

@@ -101,10 +101,7 @@ TEST_CASE("memory of the caller is registered until its registration ends or the
     float* data = memories[static_cast<std::size_t>(r)].data();
     std::string slow;
     expect_ok(rank.register_caller_memory(data, 40, slow));
-    CHECK(
-        slow ==
-        "NCCL registers this memory with its networks and, where it can, with other GPUs, but its "
-        "symmetric kernels need memory from allocate()");
+    CHECK(slow.find("symmetric kernels need memory from allocate()") != std::string::npos);
     CHECK(rank.register_caller_memory(data, 40, slow).status == ATOLL_INVALID_ARGUMENT);
     expect_ok(rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, data, data, 10)));
     CHECK(data[9] == 3.0f);
@@ -202,7 +199,7 @@ TEST_CASE("opening ends soon after the job has failed, such as when a rank has d
   FakeCore core;
   get = core.services().get;
   core.services().get = [](void* ctx, const char* key, void* value, std::size_t* n,
-                       std::int64_t timeout_ns) -> atoll_status {
+                           std::int64_t timeout_ns) -> atoll_status {
     return failed ? ATOLL_PEER_LOST : get(ctx, key, value, n, timeout_ns);
   };
   core.services().put(&core, "group/nccl/ready/1", nullptr, 0);  // rank 1 dies after this

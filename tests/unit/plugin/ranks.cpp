@@ -325,9 +325,9 @@ void in_threads(int n, const std::function<void(int)>& body) {
 std::vector<Result> until_one_fails(std::vector<Rank>& ranks,
                                     const std::function<Result(Rank&)>& body, int gone) {
   std::vector<Result> results(ranks.size());
-  in_threads(static_cast<int>(ranks.size()), [&](int r) {
-    auto& result = results[static_cast<std::size_t>(r)];
-    result = body(ranks[static_cast<std::size_t>(r)]);
+  on_ranks(ranks, [&](Rank& rank) {
+    auto& result = results[static_cast<std::size_t>(rank.rank())];
+    result = body(rank);
     if (result.status == ATOLL_OK) return;
     for (auto& other : ranks) {
       if (other.rank() != gone) other.abort();
@@ -354,25 +354,27 @@ std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const
   return ranks;
 }
 
+void on_ranks(std::vector<Rank>& ranks, const std::function<void(Rank&)>& body) {
+  in_threads(static_cast<int>(ranks.size()),
+             [&](int rank) { body(ranks[static_cast<std::size_t>(rank)]); });
+}
+
 void connect_ranks(std::vector<Rank>& ranks) {
-  in_threads(static_cast<int>(ranks.size()), [&](int r) {
-    Rank& rank = ranks[static_cast<std::size_t>(r)];
+  on_ranks(ranks, [](Rank& rank) {
     const Result result = rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0));
     if (result.status != ATOLL_OK) throw std::runtime_error(result.text);
   });
 }
 
 void close_ranks(std::vector<Rank>& ranks) {
-  in_threads(static_cast<int>(ranks.size()),
-             [&](int rank) { ranks[static_cast<std::size_t>(rank)].close(); });
+  on_ranks(ranks, [](Rank& rank) { rank.close(); });
 }
 
 void run_ranks(const atoll_backend& backend, const Layout& layout,
                const std::function<void(Rank&)>& body, const GroupOptions& options) {
   FakeCore core;
   auto ranks = open_ranks(backend, core, layout, options);
-  in_threads(static_cast<int>(layout.size()),
-             [&](int rank) { body(ranks[static_cast<std::size_t>(rank)]); });
+  on_ranks(ranks, body);
   close_ranks(ranks);
 }
 

@@ -141,6 +141,8 @@ void run_ranks(const atoll_backend& backend, const Layout& layout,
 // do not open the group.
 std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const Layout& layout,
                              const GroupOptions& options = {});
+// Runs body(rank) for each rank, each in a separate thread.
+void on_ranks(std::vector<Rank>& ranks, const std::function<void(Rank&)>& body);
 // Connects all pairs of ranks, by a barrier. The connections between hosts are made on demand.
 void connect_ranks(std::vector<Rank>& ranks);
 // Closes all ranks at the same time, as the processes of a job do, because closing may wait for the

@@ -23,11 +23,11 @@ const atoll_backend& backend() { return *atoll_backend_entry_v1(); }
 // A core that keeps the lines of the log, and has no topology.
 struct Core : FakeCore {
   Core() {
-    host().log = [](void*, std::int32_t, const char* line) {
+    services().log = [](void*, std::int32_t, const char* line) {
       const std::lock_guard lock(mutex);
       lines.emplace_back(line);
     };
-    host().adapters = [](void*, std::int32_t, char*, std::size_t*) -> atoll_status {
+    services().adapters = [](void*, std::int32_t, char*, std::size_t*) -> atoll_status {
       return ATOLL_UNSUPPORTED;
     };
   }
@@ -65,8 +65,7 @@ TEST_CASE("collectives between hosts are right") {
   for (const Layout& layout : {Layout{0, 1}, Layout{0, 1, 2}, Layout{0, 0, 1, 1}}) {
     CAPTURE(text(layout));
     Job job(layout);
-    in_threads(static_cast<int>(layout.size()), [&](int rank) {
-      Rank& self = job.ranks[static_cast<std::size_t>(rank)];
+    on_ranks(job.ranks, [&](Rank& self) {
       for (const std::uint64_t count : {1U, 5'000U, 100'003U}) {
         check_all_gather(self, ATOLL_F32, count);
         check_reduce_scatter(self, ATOLL_F32, ATOLL_SUM, count);
@@ -117,9 +116,7 @@ TEST_CASE("the store holds no address once two ranks are connected") {
   fabric.add("one");
   Job job({0, 1, 2});
   connect_ranks(job.ranks);
-  in_threads(3, [&](int rank) {
-    check_all_to_all(job.ranks[static_cast<std::size_t>(rank)], ATOLL_F32, 100);
-  });
+  on_ranks(job.ranks, [&](Rank& rank) { check_all_to_all(rank, ATOLL_F32, 100); });
   for (const char* const pair : {"0.1", "0.2", "1.2"}) {
     CHECK(job.core.get(std::string("group/verbs/") + pair) == "");
   }

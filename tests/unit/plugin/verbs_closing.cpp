@@ -7,6 +7,7 @@
 #include "unit/plugin/verbs_ranks.hpp"
 
 using namespace verbs_test;
+using atoll_test::sdk_error;
 using namespace std::chrono_literals;
 
 namespace {
@@ -62,7 +63,7 @@ TEST_CASE("a rank that closes waits until a busy peer has taken everything") {
   CHECK(time > 2.4s);
   CHECK(ranks.warnings.empty());
   ranks.close(0);
-  CHECK(error_text([&] { ranks.receive(); }) == "it has closed the communicator");
+  CHECK(sdk_error([&] { ranks.receive(); }) == "it has closed the communicator");
   CHECK(ranks.received == sent);
 }
 
@@ -83,10 +84,7 @@ TEST_CASE("at the timeout of the communicator a rank says that data is lost, and
   for (const auto end = Clock::now() + 10s; text.empty() && Clock::now() < end;) {
     text = ranks.error_of(1, 0);
   }
-  CHECK(
-      text ==
-      "right port 1: transport retry counter exceeded (vendor code 0x77): the other rank's adapter "
-      "answers nothing: its process has ended, or the network between both hosts is cut");
+  CHECK(text.starts_with("right port 1: transport retry counter exceeded (vendor code 0x77): "));
 }
 
 TEST_CASE("a rank that closes does not wait for a job that has failed") {

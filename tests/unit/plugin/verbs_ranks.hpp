@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "sdk/backend.hpp"
 #include "unit/fake_verbs.hpp"
+#include "unit/plugin/sdk_error.hpp"
 #include "verbs/verbs_transport.hpp"
 
 namespace verbs_test {
@@ -78,13 +78,11 @@ class Ranks {
   std::string error_of(std::size_t rank, std::size_t peer) {
     Bytes memory(100);
     const atoll_collectives::Need need{static_cast<int>(peer), atoll_collectives::Direction::recv};
-    try {
+    const std::string text = atoll_test::sdk_error([&] {
       at(rank).wait(at(rank).ticket(), std::span(&need, 1), std::chrono::nanoseconds(0));
       at(rank).recv(static_cast<int>(peer), memory);
-      return "";
-    } catch (const atoll_sdk::Error& error) {
-      return error.what();
-    }
+    });
+    return text == "no error" ? "" : text;
   }
 
   struct Text {
@@ -100,17 +98,6 @@ class Ranks {
  private:
   std::vector<std::unique_ptr<VerbsTransport>> transports_;
 };
-
-// Returns the text of the error that `call` throws, or "no error".
-template <class Call>
-std::string error_text(const Call& call) {
-  try {
-    call();
-    return "no error";
-  } catch (const atoll_sdk::Error& error) {
-    return error.what();
-  }
-}
 
 // Two adapters of one network. They outlive the ranks.
 struct Adapters {

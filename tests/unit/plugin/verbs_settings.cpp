@@ -10,28 +10,17 @@
 #include <utility>
 #include <vector>
 
-#include "sdk/backend.hpp"
+#include "unit/plugin/sdk_error.hpp"
 #include "verbs/contact.hpp"
 #include "verbs/settings.hpp"
 
 using namespace atoll_verbs_backend;
+using atoll_test::sdk_error;
 
 namespace {
 
-// Returns the text of the error that `call` throws, which must have `status`, or "no error".
-template <class Call>
-std::string error_of(atoll_status status, const Call& call) {
-  try {
-    call();
-    return "no error";
-  } catch (const atoll_sdk::Error& error) {
-    CHECK(error.status() == status);
-    return error.what();
-  }
-}
-
 std::string refusal(const std::string& text) {
-  return error_of(ATOLL_INVALID_ARGUMENT, [&] { parse_settings(text); });
+  return sdk_error([&] { parse_settings(text); }, ATOLL_INVALID_ARGUMENT);
 }
 
 std::string names(const std::vector<PortName>& ports) {
@@ -73,24 +62,10 @@ Contact contact_of(std::size_t rails, std::size_t queue_pairs) {
 }
 
 std::string refusal_of_contact(const std::string& text) {
-  return error_of(ATOLL_BAD_DATA, [&] { decode(text); });
+  return sdk_error([&] { decode(text); }, ATOLL_BAD_DATA);
 }
 
 }  // namespace
-
-TEST_CASE("no words leave all choices to the backend") {
-  for (const char* text : {"", " ", "\t \n"}) {
-    const auto settings = parse_settings(text);
-    CHECK(settings.devices.empty());
-    CHECK(settings.gid == -1);
-    CHECK(settings.mtu == 0);
-    CHECK(settings.service_level == 0);
-    CHECK(settings.traffic_class == 0);
-    CHECK(settings.partition == 0);
-    CHECK(settings.queue_pairs == 1);
-    CHECK(settings.timeout == 0);
-  }
-}
 
 TEST_CASE("all words of ATOLL_RDMA are read") {
   const auto settings = parse_settings(
@@ -133,12 +108,8 @@ TEST_CASE("the error names the wrong word and the known ones") {
   CHECK(refusal("gid=3 speed=9 mtu=1024") ==
         "ATOLL_RDMA: 'speed=9' is not a setting; the settings are: devices=NAME[:PORT],..., "
         "gid=INDEX, mtu=BYTES, sl=0..15, tc=0..255, pkey=0xKEY, queue_pairs=1..4, timeout=1..31");
-  for (const std::string word : {"gid",           "=",          "=3",           "GID=3",
-                                 "gid=",          "gid==3",     "gid=3,",       "devices=",
-                                 "devices=,",     "devices=:1", "devices=a,,b", "devices=,a",
-                                 "devices=a:1:2", "devices=a:", "tc=256",       "pkey=",
-                                 "pkey=8001",     "pkey=0x",    "pkey=0x8000",  "pkey=0x10000",
-                                 "pkey=0x1g",     "pkey=0x-1"}) {
+  for (const std::string word : {"gid", "=3", "GID=3", "gid=3,", "devices=,", "devices=a:1:2",
+                                 "tc=256", "pkey=8001", "pkey=0x8000", "pkey=0x1g"}) {
     CAPTURE(word);
     const std::string start = "ATOLL_RDMA: '" + word + "' is not a setting;";
     CHECK(refusal(word).substr(0, start.size()) == start);
@@ -151,6 +122,8 @@ TEST_CASE("a group without settings of RDMA has the defaults") {
   CHECK(settings_of(group).timeout == 5);
   group.rdma = nullptr;
   CHECK(settings_of(group).gid == -1);
+  CHECK(settings_of(group).queue_pairs == 1);
+  CHECK(settings_of(group).devices.empty());
   CHECK(settings_of(group).timeout == timeout_of(1'000'000'000));
 }
 
@@ -167,39 +140,28 @@ TEST_CASE("the timeout of a packet follows from the time after which a network i
   }
 }
 
+// encode() writes every member, so equal texts are equal contacts.
 TEST_CASE("a contact survives the text") {
   for (const std::size_t rails : {1, 2, 8}) {
     for (const std::size_t queue_pairs : {1, 2, 4}) {
       const auto contact = contact_of(rails, queue_pairs);
       const auto found = decode(encode(contact));
       CHECK(encode(found) == encode(contact));
-      CHECK(found.first_packet == contact.first_packet);
       CHECK(found.target().address == contact.mailbox);
-      CHECK(found.target().ring_bytes == contact.ring_bytes);
       CHECK(found.target().credits == contact.credits);
       REQUIRE(found.rails.size() == rails);
-      for (std::size_t i = 0; i < rails; ++i) {
-        const auto &read = found.rails[i].address, &written = contact.rails[i].address;
-        CHECK(std::equal(read.gid.raw, read.gid.raw + 16, written.gid.raw));
-        CHECK(read.fabric == written.fabric);
-        CHECK(read.subnet_bits == written.subnet_bits);
-        CHECK(found.rails[i].port == contact.rails[i].port);
-        CHECK(found.rails[i].lid == contact.rails[i].lid);
-        CHECK(found.rails[i].partition == contact.rails[i].partition);
-        CHECK(found.rails[i].mtu == contact.rails[i].mtu);
-        CHECK(found.target().keys[i] == contact.rails[i].key);
-        CHECK(found.rails[i].queue_pairs == contact.rails[i].queue_pairs);
-      }
+      CHECK(found.rails.back().port == contact.rails.back().port);
+      CHECK(found.target().keys[rails - 1] == contact.rails.back().key);
+      CHECK(found.rails.back().queue_pairs == contact.rails.back().queue_pairs);
     }
   }
-  Contact least{0, 0, 1024, 1, {{"a", {Fabric::infiniband, {}, 0}, 0, 0, 1, 0, {0}}}};
-  CHECK(decode(encode(least)).ring_bytes == 1024);
-  least.ring_bytes = 1 << 24;
-  CHECK(decode(encode(least)).ring_bytes == 1 << 24);
 }
 
-TEST_CASE("every other text is refused as a contact") {
+// The fuzzer verbs_contact shows that a text that is not exactly what encode() writes is refused.
+TEST_CASE("a contact with numbers out of range is refused") {
   const std::string gid = "000102030405060708090a0b0c0d0e0f";
+  // Version, first packet, mailbox, bytes of the ring, credits and rails; then of each rail the
+  // port, fabric, GID, bits of the subnet, LID, partition, MTU, key, and its queue pairs.
   const std::vector<std::string> fields{"4",        "abc", "7f00", "10000", "400", "1",
                                         "mlx5_0:1", "2",   gid,    "64",    "1",   "ffff",
                                         "3",        "ff",  "2",    "11",    "12"};
@@ -210,38 +172,30 @@ TEST_CASE("every other text is refused as a contact") {
       text += (i == 0 ? "" : " ") + (i == at ? field : fields[i]);
     return text;
   };
-  const std::string good = with(fields.size(), "");
-  CHECK(refusal_of_contact(good) == "no error");
-  for (std::size_t n = 0; n < good.size() - 1; ++n) {  // "1" is a number as good as "12"
-    CAPTURE(n);
-    CHECK((refusal_of_contact(good.substr(0, n)) != "no error"));
+  CHECK(refusal_of_contact(with(fields.size(), "")) == "no error");
+  const std::vector<std::vector<std::string>> wrong{{"3"},
+                                                    {"100000000"},
+                                                    {"10000000000000000"},
+                                                    {"3ff", "1000001"},
+                                                    {"0", "401"},
+                                                    {"0", "9"},
+                                                    {std::string(69, 'm')},
+                                                    {"3"},
+                                                    {gid + "0"},
+                                                    {"129"},
+                                                    {"10000"},
+                                                    {"10000"},
+                                                    {"0", "6"},
+                                                    {"100000000"},
+                                                    {"0", "5"}};
+  for (std::size_t at = 0; at < wrong.size(); ++at) {
+    for (const std::string& field : wrong[at]) {
+      const std::string text = with(at, field);
+      CAPTURE(text);
+      CHECK(refusal_of_contact(text) ==
+            "it published an invalid RDMA address '" + text + "' in the store");
+    }
   }
-  std::vector<std::string> texts{" " + good, good + " ", good + " 13", good + "\n", "hello"};
-  const std::vector<std::pair<std::size_t, std::vector<std::string>>> wrong{
-      {0, {"3"}},                                 // the version
-      {1, {"100000000", "-1", "0xabc", " abc"}},  // the first packet
-      {2, {"10000000000000000", "-7f00"}},        // the mailbox
-      {3, {"3ff", "1000001"}},                    // bytes of the ring
-      {4, {"0", "401"}},                          // credits
-      {5, {"0", "2", "9"}},                       // rails
-      {6, {std::string(69, 'm')}},                // the name of the port
-      {7, {"3", "-1"}},                           // the fabric
-      {8, {gid + "0", gid.substr(1), "g" + gid.substr(1)}},
-      {9, {"129", "-1", "064"}},  // bits of the subnet
-      {10, {"10000"}},            // the LID
-      {11, {"10000"}},            // the partition
-      {12, {"0", "6"}},           // the MTU
-      {13, {"100000000"}},        // the key
-      {14, {"0", "5"}}};          // queue pairs
-  for (const auto& [at, replacements] : wrong) {
-    for (const auto& field : replacements) texts.push_back(with(at, field));
-  }
-  for (const auto& text : texts) {
-    CAPTURE(text);
-    CHECK(refusal_of_contact(text) ==
-          "it published an invalid RDMA address '" + text + "' in the store");
-  }
-  CHECK((refusal_of_contact(good + std::string(1, '\0')) != "no error"));
   const std::string endless(100'000, '1');
   CHECK(refusal_of_contact(endless) ==
         "it published an invalid RDMA address '" + endless.substr(0, 200) + "' in the store");
@@ -284,7 +238,7 @@ Pairs pairs(const Rails& own, const Rails& peer) {
 }
 
 std::string obstacle(const Rails& own, const Rails& peer) {
-  return error_of(ATOLL_MISMATCH, [&] { pair_rails(own, peer); });
+  return sdk_error([&] { pair_rails(own, peer); }, ATOLL_MISMATCH);
 }
 
 }  // namespace

@@ -121,13 +121,6 @@ class MemoryWire final : public Wire {
       while (land(at)) complete(at);
     }
   }
-  // Completes all writes without any of them landing, as a peer may that breaks the protocol.
-  void discard_all() {
-    for (auto& queue : queues_) {
-      queue.landed = queue.done = queue.count;
-      queue.posted.clear();
-    }
-  }
   // Gives the receiver the oldest immediate word of a queue. Returns false if there is none.
   bool poll(std::size_t at, Stream& receiver) {
     auto& arrivals = queues_[at].arrivals;

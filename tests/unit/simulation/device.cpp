@@ -92,41 +92,39 @@ TEST_CASE("work that shares a resource slows down in proportion") {
 
 TEST_CASE(
     "work that uses a part of the compute units holds it, and other work computes on the rest") {
-  const Device device = device_with();
-  Stream a = device.stream({.name = "a"}), b = device.stream({.name = "b"}),
-         c = device.stream({.name = "c"});
-  TimedWork transfer;
-  transfer.seconds = 0.8;
-  transfer.use.compute = 0.25;
-  SUBCASE("one") {
-    simulated::run(a, compute(2));
-    simulated::run(b, transfer);
-    const Stamp end_a = a.stamp(), end_b = b.stamp();
-    a.synchronize();
-    CHECK(seconds(end_b) == doctest::Approx(0.8));
-    CHECK(seconds(end_a) == doctest::Approx(2.2));
-  }
-  SUBCASE("a kernel with a block for each unit runs in two rounds meanwhile") {
-    TimedWork kernel = compute(2);
-    kernel.crowded_speed = 0.5;
-    simulated::run(a, kernel);
-    simulated::run(b, transfer);
-    const Stamp end_a = a.stamp(), end_b = b.stamp();
-    a.synchronize();
-    CHECK(seconds(end_b) == doctest::Approx(0.8));
-    CHECK(seconds(end_a) == doctest::Approx(2.4));
-  }
-  SUBCASE("work that holds more than all units shares them, and other work waits") {
-    transfer.use.compute = 0.75;
-    simulated::run(a, compute(2));
-    simulated::run(b, transfer);
-    simulated::run(c, transfer);
-    const Stamp end_a = a.stamp(), end_b = b.stamp(), end_c = c.stamp();
-    a.synchronize();
-    CHECK(seconds(end_b) == doctest::Approx(1.2));
-    CHECK(seconds(end_c) == doctest::Approx(1.2));
-    CHECK(seconds(end_a) == doctest::Approx(3.2));
-  }
+  // Runs a kernel of 2 s beside transfers, each on a stream of its own. Returns the ends of all.
+  const auto ends = [](double crowded_speed, double units, int transfers) {
+    const Device device = device_with();
+    std::vector<Stream> streams;
+    streams.push_back(device.stream({.name = "kernel"}));
+    TimedWork kernel = compute(2), transfer;
+    if (crowded_speed > 0) kernel.crowded_speed = crowded_speed;
+    transfer.seconds = 0.8;
+    transfer.use.compute = units;
+    simulated::run(streams[0], kernel);
+    for (int i = 0; i < transfers; ++i) {
+      streams.push_back(device.stream({.name = "transfer"}));
+      simulated::run(streams.back(), transfer);
+    }
+    std::vector<Stamp> stamps;
+    for (Stream& stream : streams) stamps.push_back(stream.stamp());
+    streams[0].synchronize();
+    std::vector<double> result;
+    for (const Stamp& stamp : stamps) result.push_back(seconds(stamp));
+    return result;
+  };
+  const auto one = ends(0, 0.25, 1);
+  CHECK(one[0] == doctest::Approx(2.2));
+  CHECK(one[1] == doctest::Approx(0.8));
+  // A kernel with a block for each unit runs in two rounds meanwhile.
+  const auto rounds = ends(0.5, 0.25, 1);
+  CHECK(rounds[0] == doctest::Approx(2.4));
+  CHECK(rounds[1] == doctest::Approx(0.8));
+  // Work that holds more than all units shares them, and other work waits.
+  const auto crowd = ends(0, 0.75, 2);
+  CHECK(crowd[0] == doctest::Approx(3.2));
+  CHECK(crowd[1] == doctest::Approx(1.2));
+  CHECK(crowd[2] == doctest::Approx(1.2));
 }
 
 TEST_CASE("an update of few blocks holds a unit per block, and slows down compute beside it") {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "limit.hpp"
+#include "unit/topology/machines.hpp"
 
 using namespace busbw;
 using doctest::Approx;
@@ -122,21 +123,10 @@ TEST_CASE("GPUs are held against a ring where they go round one") {
 }
 
 TEST_CASE("a host's NICs add up, those that are down or virtual do not count") {
-  atoll::Topology topology;
-  topology.hosts.resize(2);
-  topology.hosts[0].id = "a";
-  topology.hosts[1].id = "b";
-  const auto nic = [](const char* id, const char* host, const char* state, double gbit_s) {
-    atoll::TopologyNic one;
-    one.id = id;
-    one.host = host;
-    one.state = state;
-    one.adapter = id;
-    one.rate_gbit_s = gbit_s;
-    return one;
-  };
-  topology.nics = {nic("a/0", "a", "active", 8), nic("a/1", "a", "active", 8),
-                   nic("a/2", "a", "down", 8), nic("a/3", "a", "active", 8)};
+  atoll::Topology topology = machines::cpus(2);  // hosts a and b
+  for (const char* name : {"0", "1", "2", "3"})
+    machines::add_nic(topology, "a", 8, name).adapter = name;
+  topology.nics[2].state = "down";
   topology.nics.back().is_virtual = true;
   const auto one = atoll::usable_gbyte_s(topology)[0];
   REQUIRE(one);

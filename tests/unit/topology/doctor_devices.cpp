@@ -111,18 +111,6 @@ TEST_CASE("acs: bridges that are not between a GPU and a NIC do no harm") {
   CHECK(state_of(topology, "acs") == "no host with GPUs and RDMA NICs");
 }
 
-TEST_CASE("iommu: matters between GPUs and NICs") {
-  for (const bool has_gpus : {false, true}) {
-    Topology topology = machines::cluster(1);
-    set_hosts(topology, fact::iommu, "translated");
-    if (has_gpus)
-      topology.nics.clear();
-    else
-      topology.gpus.clear();
-    CHECK(state_of(topology, "iommu") == "no host with GPUs and RDMA NICs");
-  }
-}
-
 TEST_CASE("iommu: translation is a warning, but not on Grace") {
   Topology topology = machines::cluster(2);
   CHECK(state_of(topology, "iommu") == "no source provides iommu");
@@ -132,6 +120,8 @@ TEST_CASE("iommu: translation is a warning, but not on Grace") {
   expect_finding(topology, "iommu", Severity::warning, {"b"}, {"iommu=pt"});
   for (auto& gpu : topology.gpus) gpu.model = "NVIDIA GB200";
   CHECK(state_of(topology, "iommu") == "ok");
+  topology.nics.clear();
+  CHECK(state_of(topology, "iommu") == "no host with GPUs and RDMA NICs");
 }
 
 TEST_CASE("ats: matters where addresses are translated, or in a virtual machine") {
@@ -190,15 +180,6 @@ TEST_CASE("ecc_remap: pending is a warning, failed an error") {
   expect_finding(topology, "ecc_remap", Severity::error, {"a/gpu2"}, {});
 }
 
-TEST_CASE("throttle: heat is trouble, a power cap alone is not") {
-  Topology topology = ok_with(set_gpus, "throttle", fact::throttle, "none");
-  set(topology.gpus[0].facts, fact::throttle, "power_cap");
-  CHECK(the_finding(topology, "throttle").severity == Severity::info);
-  set(topology.gpus[0].facts, fact::throttle, "power_cap thermal");
-  expect_finding(topology, "throttle", Severity::warning, {},
-                 {"clocks are reduced: power_cap, thermal"});
-}
-
 TEST_CASE("power_cap: a limit below the default") {
   Topology topology = machines::cluster(1);
   CHECK(state_of(topology, "power_cap") == "no source provides power.limit_w");
@@ -210,12 +191,35 @@ TEST_CASE("power_cap: a limit below the default") {
                  {"the power limit is 400 W, but 700 W by default", "nvidia-smi -i 3 -pl 700"});
 }
 
-TEST_CASE("persistence: off is information") {
-  Topology topology = ok_with(set_gpus, "persistence", fact::persistence, "yes");
-  set_gpus(topology, fact::persistence, "no");
-  const Finding finding = the_finding(topology, "persistence");
-  CHECK(finding.severity == Severity::info);
-  CHECK(finding.subjects.size() == 4);
+TEST_CASE("checks of one fact: not looked at, ok, and a finding") {
+  const struct {
+    const char* id;
+    void (*set)(Topology&, std::string_view, std::string_view);
+    std::string_view fact;
+    const char *good, *bad;
+    Severity severity;
+    const char *words, *fix;
+  } checks[] = {
+      {"nvlink_errors", set_gpus, fact::nvlink_errors, "0", "3", Severity::warning,
+       "3 link errors (CRC, replay, recovery)", ""},
+      {"fabric_degraded", set_gpus, fact::fabric_health, "healthy", "degraded bandwidth",
+       Severity::warning, "degraded bandwidth", ""},
+      {"throttle", set_gpus, fact::throttle, "none", "power_cap", Severity::info, "power_cap", ""},
+      {"throttle", set_gpus, fact::throttle, "none", "power_cap thermal", Severity::warning,
+       "clocks are reduced: power_cap, thermal", ""},
+      {"persistence", set_gpus, fact::persistence, "yes", "no", Severity::info, "", ""},
+      {"memlock", set_hosts, fact::memlock_bytes, "unlimited", "8388608", Severity::warning,
+       "lock only 8 MiB of memory", "ulimit -l unlimited"},
+      {"shm_small", set_hosts, fact::shm_bytes, "1073741824", "67108864", Severity::warning,
+       "/dev/shm holds only 64 MiB", "--shm-size"}};
+  for (const auto& check : checks) {
+    Topology topology = ok_with(check.set, check.id, check.fact, check.good);
+    check.set(topology, check.fact, check.bad);
+    expect_finding(topology, check.id, check.severity, {}, {check.words, check.fix});
+  }
+  Topology without = cluster(1);
+  without.nics.clear();
+  CHECK(state_of(without, "memlock") == "no RDMA NICs");
 }
 
 TEST_CASE("fix: a command names the first device, and no name that a shell would run") {

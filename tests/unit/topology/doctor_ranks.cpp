@@ -171,19 +171,17 @@ TEST_CASE("hosts_differ: the odd ones out, for each feature") {
   topology.gpus.pop_back();
   topology.nics.pop_back();
   for (std::size_t i = 4; i < 8; ++i) topology.nics[i].rate_gbit_s = 200;
-  Strings seen;
-  for (const Finding& finding : found_in(diagnose(topology), "hosts_differ")) {
-    REQUIRE(finding.subjects.size() == 1);
-    seen.push_back(finding.subjects[0] + " " + finding.evidence);
+  const auto findings = found_in(diagnose(topology), "hosts_differ");
+  const std::pair<const char*, const char*> expected[] = {
+      {"d", "hosts differ in GPUs: 3 on this host, but 4 on 3 other hosts"},
+      {"a", "in models: NVIDIA A100-SXM4-80GB on this host, but NVIDIA H100 80GB HBM3 on 3 other"},
+      {"d", "in RDMA ports: 3 on this host, but 4"},
+      {"b", "in rates: 200 Gbit/s on this host, but 400 Gbit/s"},
+      {"c", "in driver: 535.104.05 on this host, but 550.54.15"},
+      {"d", "in kernel: 5.15.0 on this host, but 6.1.0"}};
+  REQUIRE(findings.size() == std::size(expected));
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    CHECK(findings[i].subjects == Strings{expected[i].first});
+    CHECK_MESSAGE(contains(findings[i].evidence, expected[i].second), findings[i].evidence);
   }
-  CHECK(
-      seen ==
-      Strings{
-          "d hosts differ in GPUs: 3 on this host, but 4 on 3 other hosts",
-          "a hosts differ in models: NVIDIA A100-SXM4-80GB on this host, but NVIDIA H100 80GB HBM3 "
-          "on 3 other hosts",
-          "d hosts differ in RDMA ports: 3 on this host, but 4 on 3 other hosts",
-          "b hosts differ in rates: 200 Gbit/s on this host, but 400 Gbit/s on 3 other hosts",
-          "c hosts differ in driver: 535.104.05 on this host, but 550.54.15 on 3 other hosts",
-          "d hosts differ in kernel: 5.15.0 on this host, but 6.1.0 on 3 other hosts"});
 }

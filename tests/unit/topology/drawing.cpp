@@ -72,10 +72,7 @@ Inspection inspect_by_hand(Topology topology) {
 }
 
 void add_nic(Topology& topology, const std::string& host, int number) {
-  machines::add_nic(topology, host, 400);
-  auto& nic = topology.nics.back();
-  nic.name = "mlx5_" + std::to_string(number);
-  nic.id = host + '/' + nic.name;
+  machines::add_nic(topology, host, 400, "mlx5_" + std::to_string(number));
 }
 
 // Returns hosts a, b, ... with `gpus` GPUs on an NVSwitch and one NIC for each GPU. A rail joins
@@ -178,11 +175,12 @@ TEST_CASE("picture: a GPU with fewer links than its like is told apart") {
 
 TEST_CASE("picture: known, absent and unknown links look different") {
   Topology topology;
-  machines::add_host(topology, "a", 2, IslandState::known);
+  machines::add_host(topology, "a", 3, IslandState::known);
   machines::link(topology, gpu("a", 0), gpu("a", 1));
   machines::add_host(topology, "b", 2, IslandState::none);
   machines::add_host(topology, "c", 2, IslandState::unknown);
   const std::string svg = to_svg(inspect_by_hand(topology));
+  CHECK(contains(svg, "alone: no links"));
   CHECK(contains(line_with(svg, frame("NVLink island: 2 GPUs, 25 GB/s a GPU")), "#76b900"));
   CHECK(contains(svg, frame("2 GPUs without fast links")));
   CHECK(contains(line_with(svg, frame("links unknown: 2 GPUs")), "stroke-dasharray"));
@@ -190,19 +188,7 @@ TEST_CASE("picture: known, absent and unknown links look different") {
   CHECK(count(svg, "#76b900") == 1);
 }
 
-TEST_CASE("picture: an island of seven and a GPU alone") {
-  Topology topology = machines::hgx(1);
-  std::erase_if(topology.links, [](const auto& link) { return link.a == "a/gpu3"; });
-  Inspection inspection = inspect_by_hand(topology);
-  add_finding(inspection, Severity::error, "a/gpu3", "18 links are down");
-  const std::string svg = to_svg(inspection);
-  CHECK(contains(svg, "NVLink island: 7 GPUs"));
-  CHECK(contains(svg, "alone: no links"));
-  CHECK(contains(box(svg, "a/gpu3"), "stroke=\"#c81e1e\""));
-  CHECK(contains(svg, label("error: a/gpu3: 18 links are down")));
-}
-
-TEST_CASE("picture: trouble is red, warnings are orange, information is neither") {
+TEST_CASE("picture: trouble is red, warnings orange, information neither; ranks are named") {
   Inspection inspection = rails_of(1, 4, "assumed");
   add_finding(inspection, Severity::info, "a/gpu0", "idle");
   add_finding(inspection, Severity::warning, "a/gpu1");
@@ -210,7 +196,10 @@ TEST_CASE("picture: trouble is red, warnings are orange, information is neither"
   add_finding(inspection, Severity::warning, "a/mlx5_2");
   add_finding(inspection, Severity::error, "a");
   add_finding(inspection, Severity::warning, "rank 1");
-  inspection.ranks = {{.host = "a", .gpu = "a/gpu0"}, {.host = "a", .gpu = "a/gpu2"}};
+  const atoll::RankSite second{.host = "a", .gpu = "a/gpu2"};
+  inspection.ranks = {{.host = "a", .gpu = "a/gpu0"}, second, second};
+  inspection.plan = atoll::MeshPlan{
+      .replicate = 3, .shard = 8, .order = {}, .left_out = {}, .why = "", .findings = {}};
   const std::string svg = to_svg(inspection);
   CHECK_FALSE(contains(box(svg, "a/gpu0"), "#d97706"));
   CHECK(contains(box(svg, "a/gpu1"), "stroke=\"#c81e1e\""));
@@ -219,6 +208,10 @@ TEST_CASE("picture: trouble is red, warnings are orange, information is neither"
   CHECK(contains(line_with(svg, frame("a")), "fill=\"#f7f8fa\" stroke=\"#c81e1e\""));
   CHECK_FALSE(contains(svg, "idle"));
   CHECK(svg.find("error: a/gpu1") < svg.find("warning: a/gpu1"));
+  // Ranks are named on their GPUs, the mesh above all.
+  CHECK(contains(svg, "mesh 3 x 8"));
+  CHECK(contains(box(svg, "a/gpu0"), label("rank 0")));
+  CHECK(contains(box(svg, "a/gpu2"), label("ranks 1, 2")));
 }
 
 TEST_CASE("picture: a NIC that is down is red with its state, beside the GPU that lacks it") {
@@ -322,19 +315,6 @@ TEST_CASE("picture: hosts without GPUs, and nothing at all") {
   CHECK(contains(box(svg, "a/mlx5_0"), label("200G IB")));
   CHECK_FALSE(contains(svg, "island"));
   CHECK(contains(to_svg(Inspection{}), label("0 hosts, 0 GPUs, 0 NICs")));
-}
-
-TEST_CASE("picture: mesh and ranks are named") {
-  Inspection inspection = rails_of(1, 2, "assumed");
-  inspection.plan = atoll::MeshPlan{
-      .replicate = 3, .shard = 8, .order = {}, .left_out = {}, .why = "", .findings = {}};
-  inspection.ranks = {{.host = "a", .gpu = "a/gpu1"},
-                      {.host = "a", .gpu = "a/gpu0"},
-                      {.host = "a", .gpu = "a/gpu1"}};
-  const std::string svg = to_svg(inspection);
-  CHECK(contains(svg, "mesh 3 x 8"));
-  CHECK(contains(box(svg, "a/gpu0"), label("rank 1")));
-  CHECK(contains(box(svg, "a/gpu1"), label("ranks 0, 2")));
 }
 
 TEST_CASE("picture: names cannot end elements or spoil the output") {

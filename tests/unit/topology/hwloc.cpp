@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "facts.hpp"
-#include "gpu_models.hpp"
 #include "inspect/importers/importer.hpp"
 #include "unit/captured_tree.hpp"
 #include "unit/hwloc_machines.hpp"
@@ -20,6 +19,7 @@ using atoll::Topology;
 using atoll::TopologyGpu;
 using atoll::TopologyNic;
 using topology_test::check_facts;
+using topology_test::nics_of;
 namespace fact = atoll::fact;
 namespace sources = atoll::topology_sources;
 using namespace hwloc_machines;
@@ -129,16 +129,11 @@ TEST_CASE("hwloc: what is near a device, and when nothing tells") {
   CHECK(host.packages == 2);
   CHECK(host.numa_nodes == 4);
   CHECK(host.host_cores == 4);
-  REQUIRE(topology.gpus.size() == 4);
-  CHECK(topology.gpus[0].package == 0);
-  // The NUMA node is unknown, because the GPU is near both nodes of its package.
-  CHECK(topology.gpus[0].numa == -1);
-  CHECK(topology.gpus[1].package == 0);
-  CHECK(topology.gpus[1].numa == 1);
-  CHECK(topology.gpus[2].package == 8);
-  CHECK(topology.gpus[2].numa == -1);
-  CHECK(topology.gpus[3].package == -1);
-  CHECK(topology.gpus[3].numa == -1);
+  std::string places;
+  for (const TopologyGpu& gpu : topology.gpus)
+    places += fmt::format("package {} node {}; ", gpu.package, gpu.numa);
+  // GPUs 0 and 2 are near both nodes of their package, so their node is unknown.
+  CHECK(places == "package 0 node -1; package 0 node 1; package 8 node -1; package -1 node -1; ");
 }
 
 TEST_CASE("hwloc: memory of a GPU is no node, memories of two kinds are one") {
@@ -206,47 +201,26 @@ TEST_CASE("hwloc: a matrix of pairs becomes links") {
   CHECK(islands[0].gpu_gbyte_s == 450);
 }
 
-TEST_CASE("hwloc: a pair without a link beside one with a link") {
-  XmlMachine machine;
-  for (int i = 0; i < 3; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA A100-PCIE-40GB");
-  machine.distances = matrix({"416", "417", "418"}, {0, 0, 0, 300'000, 0, 0, 0, 0, 0});
-  const Topology topology = read(machine);
-  // A single link, although the matrix lists it in one direction only.
-  CHECK(topology.links.size() == 1);
-  const auto islands = find_islands(topology);
-  REQUIRE(islands.size() == 2);
-  CHECK(islands[0].gpus.size() == 2);
-  CHECK(islands[1].state == IslandState::none);
-}
-
 TEST_CASE("hwloc: up to 2.9.0 the matrix counts generations 3 and 4 twice") {
-  const auto rate = [](const std::string& version, const std::string& model) {
+  const auto link = [](const std::string& version, const std::string& model) {
     XmlMachine machine{.version = version, .devices = gpu(0x10, 0, model) + gpu(0x11, 1, model)};
+    // A model that nobody knows is not known by its PCI device either.
+    if (model.empty())
+      machine.devices = pci(0x10, "0302 [10de:ffff] [0000:0000] a1", os(416, "nvml0", 1)) +
+                        pci(0x11, "0302 [10de:ffff] [0000:0000] a1", os(417, "nvml1", 1));
     machine.distances = matrix({"416", "417"}, {0, 600'000, 600'000, 0});
     const Topology topology = read(machine);
     REQUIRE(topology.links.size() == 1);
     return topology.links[0];
   };
-  CHECK(rate("2.9.0", "NVIDIA A100").gbyte_s == 300);
-  CHECK(rate("2.9.0", "NVIDIA A100").count == 12);
-  CHECK(rate("2.9.1", "NVIDIA A100").gbyte_s == 600);
-  CHECK(rate("2.9.0", "Tesla V100").gbyte_s == 600);
-  CHECK(rate("2.12.0", "NVIDIA B200").count == 12);
-}
-
-TEST_CASE("hwloc: a model that nobody knows, doubled or not") {
-  const auto rate = [](const std::string& version) {
-    const auto device = [](int number) {
-      return pci(number, "0302 [10de:ffff] [0000:0000] a1",
-                 os(400 + number, fmt::format("nvml{}", number - 0x10), 1));
-    };
-    XmlMachine machine{.version = version, .devices = device(0x10) + device(0x11)};
-    machine.distances = matrix({"416", "417"}, {0, 600'000, 600'000, 0});
-    return read(machine).links.at(0);
-  };
-  CHECK_FALSE(rate("2.9.0").gbyte_s);
-  CHECK(rate("2.12.0").gbyte_s == 600);
-  CHECK(rate("2.12.0").count == 1);
+  CHECK(link("2.9.0", "NVIDIA A100").gbyte_s == 300);
+  CHECK(link("2.9.0", "NVIDIA A100").count == 12);
+  CHECK(link("2.9.1", "NVIDIA A100").gbyte_s == 600);
+  CHECK(link("2.9.0", "Tesla V100").gbyte_s == 600);
+  CHECK(link("2.12.0", "NVIDIA B200").count == 12);
+  CHECK_FALSE(link("2.9.0", "").gbyte_s);
+  CHECK(link("2.12.0", "").gbyte_s == 600);
+  CHECK(link("2.12.0", "").count == 1);
 }
 
 TEST_CASE("hwloc: switches join GPUs, processors do not") {
@@ -392,18 +366,13 @@ TEST_CASE("hwloc: NICs with state, layer and adapter") {
       adapter(0x40, "0207 [15b3:1021] [15b3:0023] 00", "mlx5_0", guid(40) + port(1, 4)) +
       adapter(0x41, "0200 [15b3:1021] [15b3:0023] 00", "mlx5_1", guid(41) + port(1, 1));
   const Topology topology = read(machine);
-  REQUIRE(topology.nics.size() == 4);
-  CHECK(topology.nics[0].id == "h/mlx5_0");
-  CHECK(topology.nics[0].busid == "00000000:40:00.0");
-  CHECK(topology.nics[0].layer == "infiniband");
-  CHECK(topology.nics[0].state == "active");
+  REQUIRE(nics_of(topology) ==
+          "h/mlx5_0 00000000:40:00.0 infiniband active -\n"
+          "h/mlx5_1 00000000:41:00.0 ethernet down -\n"
+          "h/mlx4_0 00000000:42:00.0 infiniband active -\n"
+          "h/mlx4_0:2 00000000:42:00.0 infiniband init -\n");
   check_facts(topology.nics[0].facts, "node_guid ab:40f; pci.device 15b3:1021");
-  CHECK_FALSE(topology.nics[0].rate_gbit_s);
-  CHECK(topology.nics[1].layer == "ethernet");
-  CHECK(topology.nics[1].state == "down");
-  CHECK(get_fact(topology.nics[2].facts, fact::lid) == "33");
-  CHECK(topology.nics[3].name == "mlx4_0:2");
-  CHECK(topology.nics[3].state == "init");
+  check_facts(topology.nics[2].facts, "lid 33");
   CHECK(topology.nics[3].adapter == topology.nics[2].adapter);
 }
 
@@ -464,16 +433,6 @@ TEST_CASE("hwloc: names that occur twice") {
   machine.devices = pci(0x10, h100, "") + adapter(0x41, mellanox, "gpu0", "");
   CHECK_THROWS_WITH_AS(atoll::importers::hwloc_xml.read(machine.text(), "h.xml"),
                        doctest::Contains("a NIC and a GPU have the same name, gpu0"), atoll::Error);
-}
-
-TEST_CASE("hwloc: rates of a link by model") {
-  CHECK(atoll::find_gpu_model("NVIDIA GB200")->link_gbyte_s == 50);
-  CHECK(atoll::find_gpu_model("NVIDIA H200")->generation == 4);
-  CHECK(atoll::find_gpu_model("NVIDIA H20-3e")->link_gbyte_s == 25);
-  CHECK(atoll::find_gpu_model("Tesla P100-SXM2-16GB")->link_gbyte_s == 20);
-  CHECK(atoll::find_gpu_model("Tesla T4")->kind == atoll::LinkKind::never);
-  CHECK(atoll::find_gpu_model("Quadro GV100")->links == 4);
-  CHECK(atoll::find_gpu_model("some GPU") == nullptr);
 }
 
 TEST_CASE("live: HWLOC_XMLFILE puts another machine in place of this one") {

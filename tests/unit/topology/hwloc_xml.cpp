@@ -66,16 +66,6 @@ TEST_CASE("hwloc XML: CPU sets are read as hwloc does") {
   CHECK(sources::CpuSet::parse("")->empty());
   CHECK(sources::CpuSet::parse("0xf...f,0x0")->count() == sources::CpuSet::most - 32);
   CHECK(sources::CpuSet::parse("0xf...f,,0x1")->count() == sources::CpuSet::most - 63);
-  for (const char* text : {"0x1ffffffff", "x", "0x1,y", "-1", "0xf...fa"})
-    CHECK_FALSE(sources::CpuSet::parse(text));
-  CHECK_FALSE(sources::CpuSet::parse(std::string(sources::CpuSet::most / 32, ',')));
-}
-
-TEST_CASE("hwloc XML: is told by its first element") {
-  CHECK(atoll::importers::hwloc_xml.recognises(pair_of_gpus().text()));
-  CHECK(atoll::importers::hwloc_xml.recognises("<topology>"));
-  CHECK_FALSE(atoll::importers::hwloc_xml.recognises("<system version=\"1\"/>"));
-  CHECK_FALSE(atoll::importers::hwloc_xml.recognises("a <topology>"));
 }
 
 TEST_CASE("hwloc XML: the host is called by the file's contents, else after the file") {
@@ -176,10 +166,10 @@ TEST_CASE("hwloc XML: what nobody knows is passed over, what is missing too") {
   CHECK(read(empty_pci).to_json() == known);
 }
 
+// The fuzzer hwloc_xml shows that every other damage is an error as well.
 TEST_CASE("hwloc XML: damage is an error that names the byte") {
-  const std::string text = pair_of_gpus().text();
-  refuses("", "");
-  refuses("<topology>", "");
+  XmlMachine machine = pair_of_gpus();
+  const std::string text = machine.text();
   refuses(text.substr(0, text.size() / 2), "XML");
   refuses("<topology/>", "contains no <object>");
   refuses("<topology><object type=\"Machine\"/></topology>", "no cpuset");
@@ -188,36 +178,22 @@ TEST_CASE("hwloc XML: damage is an error that names the byte") {
   refuses(replaced(text, "cpuset=\"0x3\"", "cpuset=\"" + std::string(5000, ',') + "\""),
           "16384 threads");
   refuses(replaced(text, "0000:10:00.0", "0000:10"), "pci_busid");
-  refuses(replaced(text, "0000:10:00.0", "0000:110:00.0"), "pci_busid");
   refuses(replaced(text, "0302 [10de:2330]", "0302 [10de2330]"), "pci_type");
   refuses(replaced(text, "0000:[00-ff]", "0000:[00-100]"), "bridge_pci");
-}
 
-TEST_CASE("hwloc XML: a damaged matrix is an error that names the byte") {
-  XmlMachine machine = pair_of_gpus();
   const auto with = [&](const std::string& distances) {
     machine.distances = distances;
     return machine.text();
   };
   const std::string good = matrix({"416", "417"}, {0, 1, 1, 0});
-  read(with(good));
   refuses(with(matrix({"416", "999"}, {0, 1, 1, 0})), "OSDev 999, which does not exist");
   refuses(with(matrix({"416", "417"}, {0, 1, 1})), "2 indexes and 3 values, but nbobjs is 2");
   refuses(with(matrix({"416", "417"}, {0, 1, 1, 0, 0})), "more values");
-  refuses(with(replaced(good, "416 417", "416 417 416")), "more indexes");
-  refuses(with(replaced(good, "416 417", "416")), "1 indexes");
-  refuses(with(replaced(good, "416 417", "416 x")), "index of a matrix is not a number");
   refuses(with(replaced(good, "0 1 1 0", "0 1 -1 0")), "value of a matrix is not a number");
   refuses(with(replaced(good, "nbobjs=\"2\"", "nbobjs=\"4294967298\"")), "nbobjs");
-  refuses(with(replaced(good, "nbobjs=\"2\"", "")), "nbobjs");
 }
 
 TEST_CASE("hwloc XML: a machine that cannot be") {
-  std::string deep;
-  for (int i = 0; i < 100; ++i) deep += "<object type=\"Group\">";
-  refuses(replaced(pair_of_gpus().text(), "<object type=\"Package\"",
-                   deep + "<object type=\"Package\""),
-          "");
   XmlMachine machine;
   for (int i = 0; i < 600; ++i)
     machine.devices += fmt::format(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
@@ -30,6 +31,18 @@ inline std::vector<std::size_t> island_sizes(const atoll::Topology& topology) {
   std::vector<std::size_t> sizes;
   for (const auto& island : atoll::find_islands(topology)) sizes.push_back(island.gpus.size());
   return sizes;
+}
+
+// Returns a line for each NIC: id, bus id, link layer, state and rate, with "-" for unknown ones.
+inline std::string nics_of(const atoll::Topology& topology) {
+  const auto known = [](const std::string& text) { return text.empty() ? "-" : text; };
+  std::string lines;
+  for (const auto& nic : topology.nics)
+    lines +=
+        fmt::format("{} {} {} {} {}{}\n", nic.id, known(nic.busid), known(nic.layer),
+                    known(nic.state), nic.rate_gbit_s ? fmt::format("{}", *nic.rate_gbit_s) : "-",
+                    nic.is_virtual ? " virtual" : "");
+  return lines;
 }
 
 // Expects facts such as "pci.width 8; mig no; xgmi.hive", each with its value, or absent if it has

@@ -1,28 +1,19 @@
 #include <doctest/doctest.h>
 
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-
 #include "json/document.hpp"
+#include "unit/captured_tree.hpp"
+#include "unit/error_text.hpp"
+#include "unit/topology/import.hpp"
 #include "unit/topology/machines.hpp"
 
-using atoll::Error;
 using atoll::ErrorCode;
 using atoll::Topology;
 using machines::contains;
 
 namespace {
 
-// Returns the message of the Error(bad_data) that reading `text` causes.
 std::string complaint(const std::string& text) {
-  try {
-    Topology::from_json(text, "node.json");
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::bad_data);
-    return error.what();
-  }
-  return "nothing";
+  return topology_test::error_of([](const auto& t) { Topology::from_json(t, "node.json"); }, text);
 }
 
 Topology full_machine() {
@@ -86,20 +77,20 @@ TEST_CASE("topology JSON: unknown members are skipped") {
 TEST_CASE("topology JSON: complaints name source, byte and path") {
   CHECK(complaint(head + R"(, "hosts": [{"id": 5}]})") ==
         "node.json: byte 49: hosts[0].id is not a string");
-  CHECK(contains(complaint("{}"), "byte 1: schema is missing"));
-  CHECK(contains(complaint(R"({"schema": "other"})"), "schema is not \"atoll-topology-1\""));
-  CHECK(contains(complaint("[]"), "not an object"));
-  CHECK(contains(complaint(""), "byte 1: not JSON"));
-  CHECK(contains(complaint(std::string("\x7f\x45LF\x02\0\0", 7)), "byte 1: not JSON"));
-  CHECK(contains(complaint(head + R"(, "hosts": {}})"), "hosts is not an array"));
-  CHECK(contains(complaint(head + R"(, "hosts": [7]})"), "hosts[0] is not an object"));
-  CHECK(contains(complaint(head + R"(, "hosts": [{"id": ""}]})"), "hosts[0].id is empty"));
-  CHECK(contains(complaint(head + R"(, "hosts": [{"id": "a"}, {"id": "a"}]})"),
-                 "hosts[1].id occurs twice"));
-  CHECK(contains(complaint(head + R"(, "gpus": [{"id": "a/gpu0", "host": "a"}]})"),
-                 "gpus[0].host is not the id of a host"));
-  CHECK(contains(complaint(head + R"(, "hosts": [{"id": "a", "gpu_links": "maybe"}]})"),
-                 "hosts[0].gpu_links is not one of"));
+  for (const auto& [text, what] : std::vector<std::pair<std::string, const char*>>{
+           {"{}", "byte 1: schema is missing"},
+           {R"({"schema": "other"})", "schema is not \"atoll-topology-1\""},
+           {"[]", "not an object"},
+           {std::string("\x7f\x45LF\x02\0\0", 7), "byte 1: not JSON"},
+           {head + R"(, "hosts": {}})", "hosts is not an array"},
+           {head + R"(, "hosts": [7]})", "hosts[0] is not an object"},
+           {head + R"(, "hosts": [{"id": ""}]})", "hosts[0].id is empty"},
+           {head + R"(, "hosts": [{"id": "a"}, {"id": "a"}]})", "hosts[1].id occurs twice"},
+           {head + R"(, "gpus": [{"id": "a/gpu0", "host": "a"}]})",
+            "gpus[0].host is not the id of a host"},
+           {head + R"(, "hosts": [{"id": "a", "gpu_links": "maybe"}]})",
+            "hosts[0].gpu_links is not one of"}})
+    CHECK_MESSAGE(contains(complaint(text), what), text);
 }
 
 TEST_CASE("topology JSON: numbers are bounded") {
@@ -107,27 +98,18 @@ TEST_CASE("topology JSON: numbers are bounded") {
     return complaint(head + R"(, "hosts": [{"id": "a", )" + member + "}]}");
   };
   CHECK(contains(host(R"("cores": 1000000000)"), "cores is not between 0 and 1000000"));
-  CHECK(contains(host(R"("cores": -1)"), "cores is not between"));
   CHECK(contains(host(R"("cores": 1e9)"), "cores is not an integer"));
-  CHECK(contains(host(R"("cores": 99999999999999999999999)"), "cores is not an integer"));
-  CHECK(contains(host(R"("cores": 18446744073709551615)"), "cores is not between"));
   CHECK(contains(host(R"("memory_bytes": -1)"), "memory_bytes is not an integer of at least 0"));
   const auto link = [](const std::string& members) {
     return complaint(head + R"(, "links": [{"a": "x", "b": "y", "type": "nvlink", )" + members +
                      "}]}");
   };
   CHECK(contains(link(R"("count": 0)"), "links[0].count is not between 1"));
-  CHECK(contains(link(R"("count": 1000000000)"), "links[0].count is not between 1"));
-  CHECK(contains(link(R"("gbyte_s": -1)"), "links[0].gbyte_s is not a number of at least 0"));
   CHECK(contains(link(R"("gbyte_s": "fast")"), "links[0].gbyte_s is not a number of at least 0"));
-  CHECK(contains(link(R"("gbyte_s": 1e999)"), "not JSON"));
 }
 
 TEST_CASE("topology JSON: depth, size and number of values are bounded") {
   CHECK(contains(complaint(std::string(1'000'000, '[')), "byte 17: nested deeper than 16 levels"));
-  std::string objects;
-  for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
-  CHECK(contains(complaint(objects), "nested deeper"));
   CHECK(contains(complaint(head + R"(, "hosts": [{"id": ")" + std::string(5000, 'x') + "\"}]}"),
                  "hosts[0].id is longer than 4096 bytes"));
 
@@ -135,38 +117,26 @@ TEST_CASE("topology JSON: depth, size and number of values are bounded") {
   for (int i = 0; i < 70'000; ++i) many += ",{}";
   CHECK(contains(complaint(many + "]}"), "hosts has more than 65536 elements"));
 
-  const auto refuse = [](const std::string& text, atoll::JsonLimits limits) -> std::string {
-    try {
-      atoll::parse_json(text, "small", limits);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "nothing";
+  const auto refuse = [](const std::string& text, atoll::JsonLimits limits) {
+    return topology_test::error_of(
+        [&](const std::string& small) { atoll::parse_json(small, "small", limits); }, text);
   };
   CHECK(refuse("[1, 2, 3]", {.bytes = 8}) == "small: byte 8: larger than 8 bytes");
   CHECK(contains(refuse("[1, 2, 3]", {.values = 3}), "more than 3 values"));
-  CHECK(refuse("[1, 2, 3]", {.values = 4}) == "nothing");
+  CHECK(refuse("[1, 2, 3]", {.values = 4}) == "no error");
 }
 
 TEST_CASE("topology files: what cannot be loaded says why") {
-  const auto path = std::filesystem::temp_directory_path() /
-                    ("atoll_topology_" + std::to_string(std::hash<std::string>{}(__FILE__)) + ".x");
-  const auto code_of = [](const std::string& name) {
-    try {
-      atoll::load_topology(name);
-    } catch (const Error& error) {
-      CHECK(contains(error.what(), name));
-      return error.code();
-    }
-    return ErrorCode::internal;
-  };
-  CHECK(code_of("/nowhere/node.json") == ErrorCode::not_found);
-  CHECK(code_of("/") == ErrorCode::io);
-  std::ofstream(path) << "GPU0 GPU1";
-  CHECK(code_of(path.string()) == ErrorCode::bad_data);
-  std::ofstream(path) << "";
-  CHECK(code_of(path.string()) == ErrorCode::bad_data);
-  std::ofstream(path) << "  \n" << full_machine().to_json();
-  CHECK(atoll::load_topology(path.string()).gpus.size() == 16);
-  std::filesystem::remove(path);
+  const machines::CapturedTree folder;
+  const std::string path = folder.path("file");
+  folder.write("file", "");
+  for (const auto& [name, code] :
+       {std::pair(std::string("/nowhere/node.json"), ErrorCode::not_found),
+        std::pair(std::string("/"), ErrorCode::io), std::pair(path, ErrorCode::bad_data)}) {
+    const std::string error = atoll_test::error_of([&] { atoll::load_topology(name); });
+    CHECK(error.starts_with(atoll::name(code)));
+    CHECK(contains(error, name));
+  }
+  folder.write("file", "  \n" + full_machine().to_json());
+  CHECK(atoll::load_topology(path).gpus.size() == 16);
 }

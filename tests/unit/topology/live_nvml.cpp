@@ -70,6 +70,15 @@ TopologyGpu pci_gpu(int number, int position) {
   return gpu;
 }
 
+// Returns a host with the GPUs of these numbers, in this order, as hwloc reports them.
+Topology seen_by_hwloc(const std::vector<int>& numbers) {
+  Topology topology;
+  machines::add_host(topology, "h");
+  for (const int number : numbers)
+    topology.gpus.push_back(pci_gpu(number, static_cast<int>(topology.gpus.size())));
+  return topology;
+}
+
 std::string source_reason(const Topology& topology) {
   return std::string(get_fact(topology.hosts[0].facts, "source.nvml"));
 }
@@ -129,14 +138,13 @@ TEST_CASE("nvml: HGX H100, with one link down and one GPU out of the fabric") {
     CHECK(link.type == "nvlink");
     CHECK(link.count == (i == 3 ? 17 : 18));
     CHECK(link.gbyte_s == (i == 3 ? 425 : 450));
-    CHECK(get_fact(gpu.facts, fact::nvlink_total) == "18");
-    CHECK(get_fact(gpu.facts, fact::nvlink_active) == (i == 3 ? "17" : "18"));
-    CHECK(get_fact(gpu.facts, fact::nvlink_errors) == (i == 2 ? "7" : "0"));
-    CHECK(get_fact(gpu.facts, fact::fabric_state) == (i == 5 ? "in_progress" : "completed"));
-    CHECK(get_fact(gpu.facts, fact::fabric_status) == (i == 5 ? "" : "success"));
-    CHECK(get_fact(gpu.facts, fact::fabric_health) == (i == 5 ? "" : "healthy"));
-    CHECK(get_fact(gpu.facts, fact::fabric_cluster) ==
-          (i == 5 ? "" : "00000000-0000-0000-0000-000000000000"));
+    check_facts(gpu.facts, i == 3   ? "nvlink.total 18; nvlink.active 17; nvlink.errors 0"
+                           : i == 2 ? "nvlink.total 18; nvlink.active 18; nvlink.errors 7"
+                                    : "nvlink.total 18; nvlink.active 18; nvlink.errors 0");
+    check_facts(gpu.facts,
+                i == 5 ? "fabric.state in_progress; fabric.status; fabric.health; fabric.cluster"
+                       : "fabric.state completed; fabric.status success; fabric.health healthy; "
+                         "fabric.cluster 00000000-0000-0000-0000-000000000000");
   }
   const auto islands = find_islands(topology);
   REQUIRE(islands.size() == 1);
@@ -218,9 +226,7 @@ TEST_CASE("nvml: partitions belong to their GPU") {
 TEST_CASE("nvml: a GPU that is lost keeps its place") {
   const Play play("lost");
   const CapturedTree tree;
-  Topology topology;
-  machines::add_host(topology, "h");
-  for (int i = 0; i < 2; ++i) topology.gpus.push_back(pci_gpu(i, i));
+  Topology topology = seen_by_hwloc({0, 1});
   look(tree, topology);
   REQUIRE(topology.gpus.size() == 2);
   CHECK(topology.gpus[1].uuid.empty());
@@ -230,14 +236,10 @@ TEST_CASE("nvml: a GPU that is lost keeps its place") {
 TEST_CASE("nvml: GPUs of the bus that this process may not use are left out") {
   const Play play("two of a board");
   const CapturedTree tree;
-  Topology topology;
-  machines::add_host(topology, "h");
   // hwloc sees all GPUs of the host in a different order than NVML, and one GPU of another vendor.
-  for (const int number : {3, 2, 1, 0}) {
-    topology.gpus.push_back(pci_gpu(number, 3 - number));
-    tree.add_pci(fmt::format("pci0000:00/0000:{:x}0:00.0", number + 1));
-  }
-  topology.gpus.push_back(pci_gpu(8, 4));
+  Topology topology = seen_by_hwloc({3, 2, 1, 0, 8});
+  for (const char* bus : {"10", "20", "30", "40"})
+    tree.add_pci(fmt::format("pci0000:00/0000:{}:00.0", bus));
   topology.gpus.back().facts["pci.device"] = "1002:74a1";
   topology.paths.push_back({"h/gpu0", "h/gpu1", atoll::PathLevel::pix});
   topology.paths.push_back({"h/gpu2", "h/gpu3", atoll::PathLevel::pxb});
@@ -262,9 +264,7 @@ TEST_CASE("nvml: GPUs of the bus that this process may not use are left out") {
 TEST_CASE("nvml: a GPU without permission is hidden, not broken") {
   const Play play("denied");
   const CapturedTree tree;
-  Topology topology;
-  machines::add_host(topology, "h");
-  for (int i = 0; i < 2; ++i) topology.gpus.push_back(pci_gpu(i, i));
+  Topology topology = seen_by_hwloc({0, 1});
   look(tree, topology);
   CHECK(topology.gpus.size() == 1);
   CHECK(source_reason(topology).empty());
@@ -274,9 +274,7 @@ TEST_CASE("nvml: a GPU without permission is hidden, not broken") {
 TEST_CASE("nvml: ids follow its numbers") {
   const Play play("board");
   const CapturedTree tree;
-  Topology topology;
-  machines::add_host(topology, "h");
-  for (const int number : {3, 2, 1, 0}) topology.gpus.push_back(pci_gpu(number, 3 - number));
+  Topology topology = seen_by_hwloc({3, 2, 1, 0});
   topology.paths.push_back({"h/gpu0", "h/gpu1", atoll::PathLevel::pix});
   look(tree, topology);
   REQUIRE(topology.gpus.size() == 4);
@@ -291,9 +289,8 @@ TEST_CASE("nvml: hwloc's links are confirmed, or contradicted") {
   const auto with_hwloc = [](int count_of_one_pair) {
     const Play play("board");
     const CapturedTree tree;
-    Topology topology;
-    machines::add_host(topology, "h", 0, IslandState::known);
-    for (int i = 0; i < 4; ++i) topology.gpus.push_back(pci_gpu(i, i));
+    Topology topology = seen_by_hwloc({0, 1, 2, 3});
+    topology.hosts[0].gpu_links = IslandState::known;
     machines::join_all(topology, "h", {0, 1, 2, 3});
     topology.links[0].count = count_of_one_pair;
     look(tree, topology);
@@ -335,8 +332,7 @@ TEST_CASE("nvml: where the library does not name a peer, the PCI bus does") {
   const CapturedTree tree;
   for (int i = 0; i < 3; ++i) {
     const std::string npu = tree.add_pci(fmt::format("pci0004:00/0004:00:0{}.0", i));
-    tree.write(npu + "class", "0x068000\n");
-    tree.write(npu + "vendor", "0x1014\n");
+    tree.write_lines(npu, "class 0x068000; vendor 0x1014");
   }
   Topology topology;
   machines::add_host(topology, "h");

@@ -95,27 +95,9 @@ TEST_CASE("pci: bus ids") {
   CHECK(sources::pci_folder("/sys", "../../etc").empty());
 }
 
-TEST_CASE("pci: device control") {
-  auto settings = ConfigSpace().express(5U << 12 | 1U << 4).settings();
-  CHECK(settings.max_read_request == 4096);
-  CHECK(settings.relaxed_ordering == true);
-  CHECK(settings.ats == false);
-  CHECK(settings.acs_redirects == false);
-  CHECK_FALSE(settings.is_cut);
-  settings = ConfigSpace().express(2U << 12).settings();
-  CHECK(settings.max_read_request == 512);
-  CHECK(settings.relaxed_ordering == false);
-  // The maximum read request is unknown for the reserved value 7 and for a device without
-  // capabilities.
-  CHECK_FALSE(ConfigSpace().express(7U << 12).settings().max_read_request);
-  CHECK_FALSE(ConfigSpace().settings().max_read_request);
-}
-
 TEST_CASE("pci: ACS and ATS") {
-  CHECK(ConfigSpace().acs(0x1d).settings().acs_redirects == true);
-  CHECK(ConfigSpace().acs(1U << 2).settings().acs_redirects == true);
-  CHECK(ConfigSpace().acs(1U << 3).settings().acs_redirects == true);
-  CHECK(ConfigSpace().acs(1U << 4).settings().acs_redirects == true);
+  for (const unsigned redirects : {0x1dU, 1U << 2, 1U << 3, 1U << 4})
+    CHECK(ConfigSpace().acs(redirects).settings().acs_redirects == true);
   // 0x63 sets only control bits of ACS that do not redirect traffic.
   CHECK(ConfigSpace().acs(0x63).settings().acs_redirects == false);
   CHECK(ConfigSpace().acs(0).settings().acs_redirects == false);
@@ -128,17 +110,14 @@ TEST_CASE("pci: ACS and ATS") {
 
 TEST_CASE("pci: what is cut off is not known") {
   const std::string whole = ConfigSpace().express(2U << 12).acs(0x1d).text();
-  // Without privileges, only the header of 64 bytes can be read.
-  auto settings = read_pci_settings(std::string_view(whole).substr(0, 64), 4096);
-  CHECK(settings.is_cut);
-  CHECK_FALSE(settings.max_read_request);
-  CHECK_FALSE(settings.acs_redirects);
   // Only the first 256 of 4,096 bytes can be read, so ACS and ATS are unknown.
-  settings = read_pci_settings(std::string_view(whole).substr(0, 256), 4096);
+  auto settings = read_pci_settings(std::string_view(whole).substr(0, 256), 4096);
   CHECK(settings.is_cut);
   CHECK(settings.max_read_request == 512);
   CHECK_FALSE(settings.acs_redirects);
   CHECK_FALSE(settings.ats);
+  // Value 7 of the maximum read request is reserved.
+  CHECK_FALSE(ConfigSpace().express(7U << 12).settings().max_read_request);
   // The device has only 256 bytes of configuration space, so nothing is cut off.
   settings = read_pci_settings(std::string_view(whole).substr(0, 256), 256);
   CHECK_FALSE(settings.is_cut);
@@ -146,33 +125,18 @@ TEST_CASE("pci: what is cut off is not known") {
   CHECK(read_pci_settings("", 0).is_cut);
 }
 
-TEST_CASE("pci: damaged configuration spaces") {
-  // In these configuration spaces, the list of capabilities is circular, points into the header, or
-  // points past the end. In the last configuration space all bytes are 0xff, because the device is
-  // gone.
-  CHECK_FALSE(ConfigSpace()
-                  .extended(0x100, 0x0001, 0x200)
-                  .extended(0x200, 0x0002, 0x100)
-                  .settings()
-                  .acs_redirects);
-  CHECK_FALSE(ConfigSpace().extended(0x100, 0x0001, 0x040).settings().acs_redirects);
-  CHECK_FALSE(ConfigSpace()
-                  .extended(0x100, 0x0001, 0xffc)
-                  .extended(0xffc, 0x000d, 0)
-                  .settings()
-                  .acs_redirects);
-  CHECK_FALSE(ConfigSpace()
-                  .word(0x06, 0x0010)
-                  .byte(0x34, 0x40)
-                  .byte(0x40, 0x01)
-                  .byte(0x41, 0x40)
-                  .settings()
-                  .max_read_request);
-  CHECK_FALSE(ConfigSpace().express(0).byte(0x34, 0x20).settings().max_read_request);
-  const std::string ones(4096, '\xff');
-  const auto gone = read_pci_settings(ones, ones.size());
-  CHECK_FALSE(gone.acs_redirects);
-  CHECK_FALSE(gone.max_read_request);
+TEST_CASE("pci: lists of capabilities that are circular or lead astray tell nothing") {
+  const auto beyond = ConfigSpace().extended(0x100, 1, 0xffc).extended(0xffc, 0x000d, 0);
+  const auto circular = ConfigSpace().extended(0x100, 1, 0x200).extended(0x200, 2, 0x100);
+  const std::string ones(4096, '\xff');  // the device is gone
+  for (const std::string& text :
+       {circular.text(), ConfigSpace().extended(0x100, 1, 0x040).text(), beyond.text(), ones})
+    CHECK_FALSE(read_pci_settings(text, text.size()).acs_redirects);
+  const auto itself =
+      ConfigSpace().word(0x06, 0x0010).byte(0x34, 0x40).byte(0x40, 0x01).byte(0x41, 0x40);
+  for (const std::string& text :
+       {itself.text(), ConfigSpace().express(0).byte(0x34, 0x20).text(), ones})
+    CHECK_FALSE(read_pci_settings(text, text.size()).max_read_request);
 }
 
 TEST_CASE("sysfs: PCI link, NUMA node, path and bridges") {
@@ -182,14 +146,11 @@ TEST_CASE("sysfs: PCI link, NUMA node, path and bridges") {
   tree.write(tree.add_pci(port) + "config", ConfigSpace().acs(0x1d).text());
   const std::string gpu = tree.add_pci(port + "/0000:17:00.0");
   tree.write(gpu + "config", ConfigSpace().express(5U << 12 | 1U << 4).text());
-  tree.write(gpu + "current_link_speed", "2.5 GT/s PCIe\n");
-  tree.write(gpu + "max_link_speed", "32.0 GT/s PCIe\n");
-  tree.write(gpu + "current_link_width", "8\n");
-  tree.write(gpu + "max_link_width", "16\n");
-  tree.write(gpu + "numa_node", "1\n");
-  tree.write(gpu + "vendor", "0x10de\n");
-  tree.write(gpu + "device", "0x2330\n");
-  tree.write(gpu + "class", "0x030200\n");
+  tree.write_lines(
+      gpu,
+      "current_link_speed 2.5 GT/s PCIe; max_link_speed 32.0 GT/s PCIe; "
+      "current_link_width 8; max_link_width 16; numa_node 1; vendor 0x10de; device 0x2330; "
+      "class 0x030200");
   const std::string nic = tree.add_pci(root + "/0000:18:00.0");
   tree.write(nic + "config",
              ConfigSpace().express(2U << 12).extended(0x100, 0xf, 0).word(0x106, 0x8000).text());
@@ -214,11 +175,10 @@ TEST_CASE("sysfs: PCI link, NUMA node, path and bridges") {
 TEST_CASE("sysfs: what other sources gave stays, and what sysfs does not know is absent") {
   const CapturedTree tree;
   const std::string gpu = tree.add_pci("pci0000:00/0000:17:00.0");
-  tree.write(gpu + "current_link_speed", "Unknown\n");
-  tree.write(gpu + "max_link_speed", "16.0 GT/s PCIe\n");
-  tree.write(gpu + "current_link_width", "0\n");
-  tree.write(gpu + "max_link_width", "63\n");
-  tree.write(gpu + "numa_node", "1\n");
+  tree.write_lines(
+      gpu,
+      "current_link_speed Unknown; max_link_speed 16.0 GT/s PCIe; current_link_width 0; "
+      "max_link_width 63; numa_node 1");
   Topology topology = with_devices("00000000:17:00.0", "");
   topology.gpus[0].numa = 0;
   topology.gpus[0].pci_path = "pci0000:99";

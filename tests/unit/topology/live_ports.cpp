@@ -12,6 +12,7 @@ using atoll::get_fact;
 using atoll::Topology;
 using atoll::TopologyNic;
 using topology_test::check_facts;
+using topology_test::nics_of;
 namespace fact = atoll::fact;
 namespace sources = atoll::topology_sources;
 using machines::CapturedTree;
@@ -60,28 +61,18 @@ TEST_CASE("ports: an InfiniBand port in full") {
   const CapturedTree tree;
   const std::string port = add_adapter(tree, "mlx5_0", "0000:16:00.0");
   write_port(tree, port, "InfiniBand", "4: ACTIVE", "400 Gb/sec (4X NDR)");
-  tree.write(port + "phys_state", "5: LinkUp\n");
-  tree.write(port + "lid", "0x1f\n");
-  tree.write(port + "sm_lid", "0x1\n");
-  tree.write(port + "../../sys_image_guid", "0c42:a103:00b3:bb40\n");
-  tree.write(port + "../../node_guid", "0c42:a103:00b3:bb41\n");
-  tree.write(port + "../../fw_ver", "28.39.1002\n");
-  tree.write(port + "counters/symbol_error", "12\n");
-  tree.write(port + "counters/link_downed", "3\n");
-  tree.write(port + "counters/port_rcv_errors", "0\n");
-  tree.write(port + "counters/port_xmit_discards", "99\n");
+  tree.write_lines(
+      port,
+      "phys_state 5: LinkUp; lid 0x1f; sm_lid 0x1; ../../sys_image_guid 0c42:a103:00b3:bb40; "
+      "../../node_guid 0c42:a103:00b3:bb41; ../../fw_ver 28.39.1002; "
+      "counters/symbol_error 12; counters/link_downed 3; counters/port_rcv_errors 0; "
+      "counters/port_xmit_discards 99");
   const Topology topology = look_at_ports(tree);
-  REQUIRE(topology.nics.size() == 1);
+  REQUIRE(nics_of(topology) == "h/mlx5_0 00000000:16:00.0 infiniband active 400\n");
   const TopologyNic& nic = topology.nics[0];
-  CHECK(nic.id == "h/mlx5_0");
   CHECK(nic.host == "h");
-  CHECK(nic.busid == "00000000:16:00.0");
-  CHECK(nic.layer == "infiniband");
-  CHECK(nic.state == "active");
-  CHECK(nic.rate_gbit_s == 400);
   CHECK(nic.evidence == "sysfs");
   CHECK(nic.adapter == "0c42:a103:00b3:bb40");
-  CHECK_FALSE(nic.is_virtual);
   check_facts(nic.facts,
               "link.width 4; phys_state linkup; lid 31; sm_lid 1; node_guid 0c42:a103:00b3:bb41; "
               "firmware 28.39.1002; link.errors symbol_error 12, link_downed 3; gid.roce_v2");
@@ -100,18 +91,15 @@ TEST_CASE("ports: states, and what a port that is not up does not tell") {
   const std::string odd = add_adapter(tree, "mlx5_10", "0000:19:00.0");
   write_port(tree, odd, "InfiniBand", "4: ACTIVE", "-4 Gb/sec");
   const Topology topology = look_at_ports(tree);
-  REQUIRE(topology.nics.size() == 4);
-  CHECK(topology.nics[0].state == "down");
-  CHECK_FALSE(topology.nics[0].rate_gbit_s);
+  REQUIRE(nics_of(topology) ==
+          "h/mlx5_0 00000000:16:00.0 infiniband down -\n"
+          "h/mlx5_1 00000000:17:00.0 infiniband init -\n"
+          "h/mlx5_2 00000000:18:00.0 infiniband active 2.5\n"
+          "h/mlx5_10 00000000:19:00.0 infiniband active -\n");
   CHECK(topology.nics[0].evidence.empty());
   check_facts(topology.nics[0].facts, "phys_state polling; link.errors");
-  CHECK(topology.nics[1].state == "init");
-  CHECK_FALSE(topology.nics[1].rate_gbit_s);
-  CHECK(get_fact(topology.nics[1].facts, fact::errors) == "none");
-  CHECK(topology.nics[2].rate_gbit_s == 2.5);
-  CHECK(get_fact(topology.nics[2].facts, fact::width) == "1");
-  CHECK(topology.nics[3].name == "mlx5_10");
-  CHECK_FALSE(topology.nics[3].rate_gbit_s);
+  check_facts(topology.nics[1].facts, "link.errors none");
+  check_facts(topology.nics[2].facts, "link.width 1");
 }
 
 TEST_CASE("ports: RoCE, its GIDs, interface and MTU") {
@@ -147,19 +135,15 @@ TEST_CASE("ports: adapters without a GUID are not one adapter, and EFA is no Eth
     const std::string port = add_adapter(
         tree, name, fmt::format("0000:{}:00.0", std::string_view(name).substr(5, 2)), "0x1d0f");
     write_port(tree, port, "Unspecified", "4: ACTIVE", "100 Gb/sec (4X EDR)");
-    tree.write(port + "../../sys_image_guid", "0000:0000:0000:0000\n");
-    tree.write(port + "../../node_guid", "0000:0000:0000:0000\n");
+    tree.write_lines(
+        port, "../../sys_image_guid 0000:0000:0000:0000; ../../node_guid 0000:0000:0000:0000");
   }
   // hwloc has reported the adapter as Ethernet and with a GUID of zeros.
   Topology topology;
   machines::add_host(topology, "h");
-  TopologyNic known;
-  known.id = "h/rdmap79s0";
-  known.host = "h";
-  known.name = "rdmap79s0";
+  TopologyNic& known = machines::add_nic(topology, "h", 1, "rdmap79s0");
   known.layer = "ethernet";
   known.adapter = "0000:0000:0000:0000";
-  topology.nics.push_back(known);
   topology = look_at_ports(tree, topology);
   REQUIRE(topology.nics.size() == 2);
   for (const TopologyNic& nic : topology.nics) {
@@ -183,17 +167,13 @@ TEST_CASE("ports: Omni-Path, a second port, RDMA in software") {
              "2.5 Gb/sec (1X SDR)");
   tree.make_folder("sys/class/infiniband/rxe0/ports/many");
   const Topology topology = look_at_ports(tree);
-  REQUIRE(topology.nics.size() == 4);
-  CHECK(topology.nics[0].layer == "omni-path");
-  CHECK(topology.nics[1].name == "mlx4_0");
+  REQUIRE(nics_of(topology) ==
+          "h/hfi1_0 00000000:16:00.0 omni-path active 100\n"
+          "h/mlx4_0 00000000:17:00.0 infiniband active 56\n"
+          "h/mlx4_0:2 00000000:17:00.0 ethernet active 40\n"
+          "h/rxe0 - ethernet active 2.5 virtual\n");
   CHECK(get_fact(topology.nics[1].facts, fact::netdev) == "ib0");
-  CHECK(topology.nics[2].name == "mlx4_0:2");
-  CHECK(topology.nics[2].layer == "ethernet");
-  CHECK(topology.nics[2].busid == topology.nics[1].busid);
   CHECK(get_fact(topology.nics[2].facts, fact::netdev) == "eth5");
-  CHECK(topology.nics[3].name == "rxe0");
-  CHECK(topology.nics[3].is_virtual);
-  CHECK(topology.nics[3].busid.empty());
 }
 
 TEST_CASE("interfaces: without an RDMA adapter they are the NICs") {
@@ -212,22 +192,13 @@ TEST_CASE("interfaces: without an RDMA adapter they are the NICs") {
   const Topology topology = look_at_ports(tree);
   CHECK(get_fact(topology.hosts[0].facts, fact::net_interfaces) ==
         "eth0 eth1 eth2 docker0 lo veth12");
-  REQUIRE(topology.nics.size() == 5);
-  CHECK(topology.nics[0].id == "h/eth0");
-  CHECK(topology.nics[0].busid == "00000000:00:03.0");
-  CHECK(topology.nics[0].layer == "ethernet");
-  CHECK(topology.nics[0].state == "active");
-  CHECK(topology.nics[0].rate_gbit_s == 25);
-  CHECK_FALSE(topology.nics[0].is_virtual);
+  REQUIRE(nics_of(topology) ==
+          "h/eth0 00000000:00:03.0 ethernet active 25\n"
+          "h/eth1 00000000:00:04.0 ethernet down -\n"
+          "h/eth2 00000000:00:05.0 ethernet active -\n"
+          "h/docker0 - ethernet active 10 virtual\n"
+          "h/veth12 - ethernet - 10 virtual\n");
   CHECK(get_fact(topology.nics[0].facts, fact::mtu) == "1500");
-  CHECK(topology.nics[1].state == "down");
-  CHECK_FALSE(topology.nics[1].rate_gbit_s);
-  CHECK(topology.nics[2].busid == "00000000:00:05.0");
-  CHECK_FALSE(topology.nics[2].rate_gbit_s);
-  CHECK(topology.nics[3].name == "docker0");
-  CHECK(topology.nics[3].is_virtual);
-  CHECK(topology.nics[4].name == "veth12");
-  CHECK(topology.nics[4].state.empty());
 }
 
 TEST_CASE("interfaces: with an RDMA adapter they are listed only") {
@@ -256,20 +227,11 @@ TEST_CASE("interfaces: Slingshot by its vendor, whatever it is called") {
   add_interface(tree, "hsi2", "up", "100000", mellanox);
   Topology topology;
   machines::add_host(topology, "h");
-  TopologyNic seen;
-  seen.id = "h/hsi0";
-  seen.host = "h";
-  seen.name = "hsi0";
-  seen.busid = "00000000:c1:00.0";
-  topology.nics.push_back(seen);
+  machines::add_nic(topology, "h", 1, "hsi0").busid = "00000000:c1:00.0";
   topology = look_at_ports(tree, topology);
-  REQUIRE(topology.nics.size() == 2);
-  CHECK(topology.nics[0].layer == "slingshot");
-  CHECK(topology.nics[0].state == "active");
-  CHECK(topology.nics[0].rate_gbit_s == 200);
-  CHECK(topology.nics[1].name == "cxi1");
-  CHECK(topology.nics[1].layer == "slingshot");
-  CHECK(topology.nics[1].state == "down");
+  REQUIRE(nics_of(topology) ==
+          "h/hsi0 00000000:c1:00.0 slingshot active 200\n"
+          "h/cxi1 00000000:d1:00.0 slingshot down -\n");
   CHECK(get_fact(topology.nics[1].facts, fact::netdev) == "hsn1");
 }
 
@@ -303,19 +265,16 @@ TEST_CASE("ports: counters of errors and of congestion") {
   for (const char* name :
        {"packet_seq_err", "implied_nak_seq_err", "roce_adp_retrans", "local_ack_timeout_err"})
     tree.write(port + "hw_counters/" + name, "0\n");
-  tree.write(port + "hw_counters/out_of_sequence", "4\n");
-  tree.write(port + "hw_counters/rnr_nak_retry_err", "5\n");
-  tree.write(port + "hw_counters/np_ecn_marked_roce_packets", "6\n");
-  tree.write(port + "hw_counters/np_cnp_sent", "7\n");
-  tree.write(port + "hw_counters/rp_cnp_handled", "8\n");
-  tree.write(port + "hw_counters/lifespan", "10\n");
+  tree.write_lines(port,
+                   "hw_counters/out_of_sequence 4; hw_counters/rnr_nak_retry_err 5; "
+                   "hw_counters/np_ecn_marked_roce_packets 6; hw_counters/np_cnp_sent 7; "
+                   "hw_counters/rp_cnp_handled 8; hw_counters/lifespan 10");
   // The counters of Soft-RoCE, whose adapters have no folder `counters`.
   const std::string soft = "sys/class/infiniband/rxe0/ports/1/";
   write_port(tree, soft, "Ethernet", "4: ACTIVE", "2.5 Gb/sec (1X SDR)");
-  tree.write(soft + "hw_counters/link_downed", "1\n");
-  tree.write(soft + "hw_counters/rcvd_seq_err", "2\n");
-  tree.write(soft + "hw_counters/out_of_seq_request", "0\n");
-  tree.write(soft + "hw_counters/sent_pkts", "1000\n");
+  tree.write_lines(soft,
+                   "hw_counters/link_downed 1; hw_counters/rcvd_seq_err 2; "
+                   "hw_counters/out_of_seq_request 0; hw_counters/sent_pkts 1000");
   const std::string idle = add_adapter(tree, "mlx5_1", "0000:17:00.0");
   write_port(tree, idle, "InfiniBand", "4: ACTIVE", "400 Gb/sec (4X NDR)");
   tree.write(idle + "counters/port_xmit_wait", "0\n");

@@ -54,16 +54,19 @@ inline void join_all(Topology& topology, const std::string& host, const std::vec
       link(topology, gpu(host, gpus[i]), gpu(host, gpus[j]), count);
 }
 
-inline void add_nic(Topology& topology, const std::string& host, double gbit_s) {
-  topology.nics.push_back({.id = host + "/mlx5_0",
+// Adds an active InfiniBand port.
+inline atoll::TopologyNic& add_nic(Topology& topology, const std::string& host, double gbit_s,
+                                   const std::string& name = "mlx5_0") {
+  topology.nics.push_back({.id = host + '/' + name,
                            .host = host,
-                           .name = "mlx5_0",
+                           .name = name,
                            .busid = "",
                            .adapter = "",
                            .layer = "infiniband",
                            .state = "active",
                            .rate_gbit_s = gbit_s,
                            .evidence = "test"});
+  return topology.nics.back();
 }
 
 // Adds a host with GPUs that are all linked to one NVSwitch, as on an HGX board.

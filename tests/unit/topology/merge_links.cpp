@@ -1,13 +1,11 @@
 // Tests of merge_views(), which merges several views of one host. These tests cover links and
 // paths.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
+#include "unit/captured_tree.hpp"
 #include "unit/topology/views.hpp"
 
 namespace {
@@ -183,18 +181,17 @@ TEST_CASE("views: paths are joined, and all that differ are one conflict") {
 }
 
 TEST_CASE("views: NAME=FILE,FILE loads and merges") {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("atoll-views-" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  const auto matrix = folder / "matrix.txt", log = folder / "log.xml";
-  std::ofstream(matrix) << "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\n"
-                           "GPU0\t X \tNV12\t0-7\t0\nGPU1\tNV12\t X \t8-15\t1\n";
-  std::ofstream(log) << "<nvidia_smi_log>"
-                        "<gpu id=\"00000000:81:00.0\"><product_name>NVIDIA A100 80GB PCIe"
-                        "</product_name></gpu><gpu id=\"00000000:A1:00.0\"><product_name>"
-                        "NVIDIA A100 80GB PCIe</product_name></gpu></nvidia_smi_log>";
-  const Topology node = atoll::load_topology("box=" + matrix.string() + "," + log.string());
-  std::filesystem::remove_all(folder);
+  const machines::CapturedTree folder;
+  folder.write("matrix.txt",
+               "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\n"
+               "GPU0\t X \tNV12\t0-7\t0\nGPU1\tNV12\t X \t8-15\t1\n");
+  folder.write("log.xml",
+               "<nvidia_smi_log>"
+               "<gpu id=\"00000000:81:00.0\"><product_name>NVIDIA A100 80GB PCIe"
+               "</product_name></gpu><gpu id=\"00000000:A1:00.0\"><product_name>"
+               "NVIDIA A100 80GB PCIe</product_name></gpu></nvidia_smi_log>");
+  const Topology node =
+      atoll::load_topology("box=" + folder.path("matrix.txt") + "," + folder.path("log.xml"));
   CHECK(node.conflicts.empty());
   REQUIRE(node.gpus.size() == 2);
   CHECK(node.gpus[1].id == "box/gpu1");

@@ -1,6 +1,8 @@
 // Helpers for the tests of meshes.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <numeric>
 #include <string>
 #include <vector>
@@ -35,6 +37,35 @@ inline MeshPlan by_hand(int replicate, int shard, int tensor = 1) {
   return plan;
 }
 
+// Returns hosts a, b, ... with `pairs` pairs of GPUs each. NVLink bridges join the two GPUs of a
+// pair.
+inline Topology pair_hosts(int hosts, int pairs, int links = 4) {
+  Topology topology;
+  for (int i = 0; i < hosts; ++i) {
+    const std::string host(1, static_cast<char>('a' + i));
+    machines::add_host(topology, host, 2 * pairs, atoll::IslandState::known);
+    for (int pair = 0; pair < pairs; ++pair)
+      machines::join_all(topology, host, {2 * pair, 2 * pair + 1}, links);
+  }
+  return topology;
+}
+
+// Returns a host of two pairs of GPUs that are joined by PCIe links of the fourth generation.
+inline Topology divided_host() {
+  Topology topology = pair_hosts(1, 2, 12);
+  for (atoll::TopologyGpu& one : topology.gpus)
+    one.facts = {{"pci.gt_s", "16"}, {"pci.width", "16"}};
+  return topology;
+}
+
+// Returns the ranks of two hosts of 8 GPUs, with hosts a and b in turn.
+inline std::vector<RankSite> alternating_ranks() {
+  std::vector<RankSite> ranks;
+  for (int i = 0; i < 8; ++i)
+    for (const std::string host : {"a", "b"}) ranks.push_back({host, machines::gpu(host, i)});
+  return ranks;
+}
+
 // Plans a mesh with one rank on each GPU.
 inline MeshPlan plan(const Topology& topology, const MeshPlanOptions& options = {}) {
   return plan_mesh(topology, fill_hosts(topology, 0), options);
@@ -43,6 +74,12 @@ inline MeshPlan plan(const Topology& topology, const MeshPlanOptions& options = 
 inline std::string shape(const MeshPlan& plan) {
   return std::to_string(plan.replicate) + "x" + std::to_string(plan.shard) + "x" +
          std::to_string(plan.tensor);
+}
+
+// Expects a plan of this shape, "replicate x shard x tensor", whose reason contains `why`.
+inline void expect_plan(const MeshPlan& plan, const std::string& expected, const std::string& why) {
+  CHECK(shape(plan) == expected);
+  CHECK_MESSAGE(contains(plan.why, why), plan.why);
 }
 
 // Returns the first finding with this id, or an empty finding when there is none.

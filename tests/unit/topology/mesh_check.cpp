@@ -1,18 +1,13 @@
 // Tests of check_mesh() with meshes that were made by hand.
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "unit/topology/mesh.hpp"
 
 using atoll::IslandState;
 using machines::gpu;
 using namespace meshes;
-
-TEST_CASE("mesh check: a mesh that stays inside islands has no finding") {
-  const Topology topology = machines::hgx(2);
-  const auto ranks = fill_hosts(topology, 0);
-  for (const MeshPlan& mesh : {by_hand(2, 8), by_hand(4, 4), by_hand(16, 1), by_hand(2, 4, 2)})
-    CHECK(check_mesh(topology, ranks, mesh).empty());
-}
 
 TEST_CASE("mesh check: a mesh that crosses islands says what it joins and what is lost") {
   Topology topology = machines::hgx(2);
@@ -41,11 +36,7 @@ TEST_CASE("mesh check: a mesh that crosses islands says what it joins and what i
 TEST_CASE("mesh check: only NICs that are up and real carry, for the GPUs that are used") {
   Topology topology = machines::hgx(2);
   for (const std::string host : {"a", "b"})
-    for (int i = 0; i < 4; ++i) {
-      machines::add_nic(topology, host, 400);
-      topology.nics.back().name = "mlx5_" + std::to_string(i);
-      topology.nics.back().id = host + "/" + topology.nics.back().name;
-    }
+    for (int i = 0; i < 4; ++i) machines::add_nic(topology, host, 400, "mlx5_" + std::to_string(i));
   topology.nics[2].state = "down";
   topology.nics[3].is_virtual = true;
   std::vector<RankSite> ranks;
@@ -59,12 +50,7 @@ TEST_CASE("mesh check: only NICs that are up and real carry, for the GPUs that a
 }
 
 TEST_CASE("mesh check: across the islands of a host, over PCIe") {
-  Topology topology;
-  machines::add_host(topology, "a", 4, IslandState::known);
-  machines::join_all(topology, "a", {0, 1}, 12);
-  machines::join_all(topology, "a", {2, 3}, 12);
-  for (atoll::TopologyGpu& one : topology.gpus)
-    one.facts = {{"pci.gt_s", "16"}, {"pci.width", "16"}};
+  Topology topology = divided_host();
   const auto ranks = fill_hosts(topology, 0);
   auto findings = check_mesh(topology, ranks, by_hand(1, 4));
   REQUIRE(findings.size() == 1);
@@ -83,9 +69,7 @@ TEST_CASE("mesh check: across the islands of a host, over PCIe") {
 
 TEST_CASE("mesh check: by the launch order that is given") {
   const Topology topology = machines::hgx(2);
-  std::vector<RankSite> ranks;
-  for (int i = 0; i < 8; ++i)
-    for (const std::string host : {"a", "b"}) ranks.push_back({host, gpu(host, i)});
+  const std::vector<RankSite> ranks = alternating_ranks();
   const auto findings = check_mesh(topology, ranks, by_hand(2, 8));
   REQUIRE(findings.size() == 2);
   // The shape fits into the islands, so the order of the ranks is the reason.
@@ -104,9 +88,7 @@ TEST_CASE("mesh check: by the launch order that is given") {
 
 TEST_CASE("mesh check: shard groups are strided where there are tensor ranks") {
   const Topology topology = machines::hgx(2);
-  std::vector<RankSite> ranks;
-  for (int i = 0; i < 8; ++i)
-    for (const std::string host : {"a", "b"}) ranks.push_back({host, gpu(host, i)});
+  const std::vector<RankSite> ranks = alternating_ranks();
   // Ranks 0, 2, 4, ... are on host a, and the other ranks are on host b. Each shard group stays
   // inside a host, and each tensor group crosses the hosts.
   const auto findings = check_mesh(topology, ranks, by_hand(1, 8, 2));
@@ -154,17 +136,15 @@ TEST_CASE("mesh check: many rows are summed up") {
 TEST_CASE("mesh check: what is no mesh is refused") {
   const Topology topology = machines::cpus(1);
   const auto ranks = fill_hosts(topology, 4);
-  for (const std::vector<int>& sizes : std::vector<std::vector<int>>{
-           {2, 3, 1}, {0, 4, 1}, {-1, -4, 1}, {2, 2, 2}, {2, 2, 0}, {1 << 30, 1 << 30, 1 << 30}}) {
+  for (const auto& [replicate, shard, tensor] :
+       {std::array{2, 3, 1}, {0, 4, 1}, {-1, -4, 1}, {2, 2, 2}, {2, 2, 0}, {1 << 30, 1 << 30, 4}}) {
     MeshPlan mesh;
-    mesh.replicate = sizes[0];
-    mesh.shard = sizes[1];
-    mesh.tensor = sizes[2];
+    mesh.replicate = replicate, mesh.shard = shard, mesh.tensor = tensor;
     CHECK(refusal([&] { check_mesh(topology, ranks, mesh); }) != "");
   }
+  MeshPlan mesh = by_hand(2, 2);
   for (const std::vector<int>& order :
        std::vector<std::vector<int>>{{}, {0, 1, 2}, {0, 1, 2, 2}, {0, 1, 2, 4}, {0, 1, 2, -1}}) {
-    MeshPlan mesh = by_hand(2, 2);
     mesh.order = order;
     CHECK(refusal([&] { check_mesh(topology, ranks, mesh); }) != "");
   }

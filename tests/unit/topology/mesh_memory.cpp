@@ -18,19 +18,19 @@ MeshPlanOptions model(double params) { return {.params = params, .gpu_memory_byt
 
 TEST_CASE("mesh memory: an island that holds the model is enough") {
   const MeshPlan small = plan(machines::hgx(4), model(30e9));
-  CHECK(shape(small) == "4x8x1");
-  CHECK(small.why ==
-        "30e9 parameters x 16 bytes = 447 GiB, at 64 GiB a GPU (80 GiB less 20 %): an NVLink "
-        "island of 8 holds 512 GiB; shard over 8 GPUs of an NVLink island, replicate over 4 NVLink "
-        "islands");
+  expect_plan(
+      small, "4x8x1",
+      "30e9 parameters x 16 bytes = 447 GiB, at 64 GiB a GPU (80 GiB less 20 %): an NVLink "
+      "island of 8 holds 512 GiB; shard over 8 GPUs of an NVLink island, replicate over 4 NVLink "
+      "islands");
   CHECK(small.findings.empty());
 }
 
 TEST_CASE("mesh memory: two of four islands") {
   const MeshPlan two = plan(machines::hgx(4), model(60e9));
-  CHECK(shape(two) == "2x16x1");
+  expect_plan(two, "2x16x1",
+              "shard over 16 GPUs of 2 NVLink islands, replicate over 2 such groups");
   CHECK(two.order == counting(32));
-  CHECK(contains(two.why, "shard over 16 GPUs of 2 NVLink islands, replicate over 2 such groups"));
   // No single island holds the model, so crossing islands is necessary and causes no warning.
   REQUIRE(two.findings.size() == 2);
   CHECK(two.findings[0].id == "mesh_crosses_islands");
@@ -38,12 +38,10 @@ TEST_CASE("mesh memory: two of four islands") {
 }
 
 TEST_CASE("mesh memory: two of three islands would hold the model, so all three do") {
-  const MeshPlan three = plan(machines::hgx(3), model(60e9));
-  CHECK(shape(three) == "1x24x1");
-  CHECK(contains(three.why, "2 does not divide 3, so 3 NVLink islands (1536 GiB) are used"));
-  const MeshPlan full = plan(machines::hgx(3), model(70e9));
-  CHECK(shape(full) == "1x24x1");
-  CHECK(contains(full.why, "3 NVLink islands (1536 GiB) are the fewest that hold the model"));
+  expect_plan(plan(machines::hgx(3), model(60e9)), "1x24x1",
+              "2 does not divide 3, so 3 NVLink islands (1536 GiB) are used");
+  expect_plan(plan(machines::hgx(3), model(70e9)), "1x24x1",
+              "3 NVLink islands (1536 GiB) are the fewest that hold the model");
 }
 
 TEST_CASE("mesh memory: a model that no candidate holds is refused with what is missing") {
@@ -70,14 +68,11 @@ TEST_CASE("mesh memory: what fills the memory exactly fits") {
 TEST_CASE("mesh memory: bytes of a parameter and reserve are the caller's") {
   MeshPlanOptions options = model(70e9);
   options.state_bytes = 7;
-  const MeshPlan lean = plan(machines::hgx(3), options);
-  CHECK(shape(lean) == "3x8x1");
-  CHECK(contains(lean.why, "70e9 parameters x 7 bytes = 456 GiB"));
+  expect_plan(plan(machines::hgx(3), options), "3x8x1", "70e9 parameters x 7 bytes = 456 GiB");
   options.state_bytes = 8;
   options.reserve = 0;
-  const MeshPlan without = plan(machines::hgx(3), options);
-  CHECK(shape(without) == "3x8x1");
-  CHECK(contains(without.why, "at 80 GiB a GPU: an NVLink island of 8 holds 640 GiB"));
+  expect_plan(plan(machines::hgx(3), options), "3x8x1",
+              "at 80 GiB a GPU: an NVLink island of 8 holds 640 GiB");
   for (const double nonsense : std::vector<double>{0, -1, NAN, INFINITY}) {
     CHECK(refusal([&] { plan(machines::hgx(1), model(nonsense)); }) != "");
     CHECK(refusal([&] { plan(machines::hgx(1), {.params = 1e9, .gpu_memory_bytes = nonsense}); }) !=
@@ -91,33 +86,24 @@ TEST_CASE("mesh memory: bytes of a parameter and reserve are the caller's") {
 }
 
 TEST_CASE("mesh memory: pairs, and k of them in a host") {
-  Topology topology;
-  for (const std::string host : {"a", "b"}) {
-    machines::add_host(topology, host, 8, IslandState::known);
-    for (int pair = 0; pair < 4; ++pair)
-      machines::join_all(topology, host, {2 * pair, 2 * pair + 1});
-  }
+  const Topology topology = pair_hosts(2, 4);
   CHECK(shape(plan(topology, model(8 * gib))) == "8x2x1");
   CHECK(plan(topology, model(8 * gib)).findings.empty());
-  const MeshPlan two = plan(topology, model(16 * gib));
-  CHECK(shape(two) == "4x4x1");
-  CHECK(contains(two.why, "shard over 4 GPUs of 2 NVLink islands, replicate over 4 such groups"));
+  expect_plan(plan(topology, model(16 * gib)), "4x4x1",
+              "shard over 4 GPUs of 2 NVLink islands, replicate over 4 such groups");
   // The model needs three pairs of GPUs, but 3 does not divide the four pairs of a host, so a shard
   // group is a whole host.
-  const MeshPlan host = plan(topology, model(24 * gib));
-  CHECK(shape(host) == "2x8x1");
-  CHECK(contains(host.why,
-                 "2 NVLink islands hold 256 GiB; a host of 8 (512 GiB) is the smallest "
-                 "group that holds the model"));
+  expect_plan(plan(topology, model(24 * gib)), "2x8x1",
+              "2 NVLink islands hold 256 GiB; a host of 8 (512 GiB) is the smallest "
+              "group that holds the model");
   CHECK(shape(plan(topology, model(64 * gib))) == "1x16x1");
 }
 
 TEST_CASE("mesh memory: a GPU without links may hold the model alone") {
   Topology boxes;
   for (const std::string host : {"a", "b"}) machines::add_host(boxes, host, 8, IslandState::none);
-  const MeshPlan alone = plan(boxes, model(1e9));
-  CHECK(shape(alone) == "16x1x1");
-  CHECK(contains(alone.why, "a GPU holds 64 GiB; nothing to shard over; replicate over 16 GPUs"));
+  expect_plan(plan(boxes, model(1e9)), "16x1x1",
+              "a GPU holds 64 GiB; nothing to shard over; replicate over 16 GPUs");
   const MeshPlan two = plan(boxes, model(7e9));
   CHECK(shape(two) == "8x2x1");
   CHECK(
@@ -144,9 +130,8 @@ TEST_CASE("mesh memory: the GPUs' own memory, the least of them") {
   // the CPU has no GPU memory.
   auto ranks = fill_hosts(machines::hgx(2), 0);
   for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = ranks[i / 2 * 2];
-  const MeshPlan shared = plan_mesh(topology, ranks, {.params = 30e9});
-  CHECK(shape(shared) == "1x16x1");
-  CHECK(contains(shared.why, "at 32 GiB a GPU (40 GiB less 20 %)"));
+  expect_plan(plan_mesh(topology, ranks, {.params = 30e9}), "1x16x1",
+              "at 32 GiB a GPU (40 GiB less 20 %)");
   ranks[0].partition = "MIG-1";
   CHECK(contains(refusal([&] { plan_mesh(topology, ranks, {.params = 1e9}); }),
                  "rank 0 uses a partition of a/gpu0, whose memory no source provides"));
@@ -169,9 +154,7 @@ TEST_CASE("mesh memory: tensor ranks hold their part of the model") {
 TEST_CASE("mesh memory: ranks on CPUs take what is said of a GPU") {
   const Topology cpus = machines::cpus(4);
   const auto ranks = fill_hosts(cpus, 8);
-  const MeshPlan two = plan_mesh(cpus, ranks, model(12 * gib));
-  CHECK(shape(two) == "2x4x1");
-  CHECK(contains(
-      two.why, "a host of 2 holds 128 GiB; 2 hosts (256 GiB) are the fewest that hold the model"));
+  expect_plan(plan_mesh(cpus, ranks, model(12 * gib)), "2x4x1",
+              "a host of 2 holds 128 GiB; 2 hosts (256 GiB) are the fewest that hold the model");
   CHECK(contains(refusal([&] { plan_mesh(cpus, ranks, {.params = 1e9}); }), "--gpu-memory"));
 }

@@ -11,19 +11,6 @@ using namespace meshes;
 
 namespace {
 
-// Returns hosts a, b, ... with `pairs` pairs of GPUs each. NVLink bridges join the two GPUs of a
-// pair.
-Topology pair_hosts(int hosts, int pairs) {
-  Topology topology;
-  for (int i = 0; i < hosts; ++i) {
-    const std::string host(1, static_cast<char>('a' + i));
-    machines::add_host(topology, host, 2 * pairs, IslandState::known);
-    for (int pair = 0; pair < pairs; ++pair)
-      machines::join_all(topology, host, {2 * pair, 2 * pair + 1});
-  }
-  return topology;
-}
-
 // Returns a rack of hosts (trays) with 4 GPUs each. All GPUs of the rack share NVLink switches.
 Topology rack(int trays) {
   Topology topology;
@@ -40,17 +27,9 @@ void add_nics(Topology& topology, const std::string& host, const std::vector<int
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     const std::string number = std::to_string(i);
     const std::string path = "pci0000:0" + number + "/00000000:0" + number + ":01.0";
-    topology.nics.push_back({.id = host + "/mlx5_" + number,
-                             .host = host,
-                             .name = "mlx5_" + number,
-                             .busid = "",
-                             .adapter = "",
-                             .layer = "infiniband",
-                             .state = "active",
-                             .rate_gbit_s = 400,
-                             .evidence = "test",
-                             .pci_path = path,
-                             .facts = {{"leaf", "leaf" + std::to_string(leaves[i])}}});
+    atoll::TopologyNic& nic = machines::add_nic(topology, host, 400, "mlx5_" + number);
+    nic.pci_path = path;
+    nic.facts = {{"leaf", "leaf" + std::to_string(leaves[i])}};
     for (atoll::TopologyGpu& one : topology.gpus)
       if (one.id == gpu(host, static_cast<int>(i))) one.pci_path = path;
   }
@@ -146,16 +125,15 @@ TEST_CASE("mesh plan: 64 GPUs of an NVL72") {
   const Topology topology = rack(18);
   const auto ranks = fill_hosts(topology, 64);
   const MeshPlan whole = plan_mesh(topology, ranks);
-  CHECK(shape(whole) == "1x64x1");
+  expect_plan(whole, "1x64x1",
+              "shard over all 64 GPUs of an NVLink island, which holds every rank");
   CHECK(whole.order == counting(64));
-  CHECK(whole.why == "shard over all 64 GPUs of an NVLink island, which holds every rank");
   CHECK(whole.findings.empty());
 
   // The smallest candidate for a shard group is the part of the island that is on one host.
   const double memory = 192 * gib;
   const MeshPlan small = plan_mesh(topology, ranks, {.params = 7e9, .gpu_memory_bytes = memory});
-  CHECK(shape(small) == "16x4x1");
-  CHECK(contains(small.why, "a host of 4 holds 614 GiB; shard over 4 GPUs of a host"));
+  expect_plan(small, "16x4x1", "a host of 4 holds 614 GiB; shard over 4 GPUs of a host");
   CHECK(small.findings.empty());
   const MeshPlan large = plan_mesh(topology, ranks, {.params = 70e9, .gpu_memory_bytes = memory});
   CHECK(shape(large) == "1x64x1");
@@ -163,9 +141,8 @@ TEST_CASE("mesh plan: 64 GPUs of an NVL72") {
 
 TEST_CASE("mesh plan: a host of bridged pairs is wider than its islands") {
   const MeshPlan pairs = plan(pair_hosts(2, 2));
-  CHECK(shape(pairs) == "2x4x1");
+  expect_plan(pairs, "2x4x1", "shard over 4 GPUs of a host, replicate over 2 hosts");
   CHECK(pairs.order == counting(8));
-  CHECK(pairs.why == "shard over 4 GPUs of a host, replicate over 2 hosts");
   REQUIRE(pairs.findings.size() == 2);
   CHECK(pairs.findings[0].id == "mesh_crosses_islands");
   CHECK(pairs.findings[0].subjects == std::vector<std::string>{"a"});
@@ -195,13 +172,11 @@ TEST_CASE("mesh plan: rows of a divided host break where its islands do") {
 
 TEST_CASE("mesh plan: CPU hosts") {
   const Topology topology = machines::cpus(2);
-  const MeshPlan two = plan_mesh(topology, fill_hosts(topology, 8));
-  CHECK(shape(two) == "2x4x1");
-  CHECK(two.why == "shard over 4 ranks of a host, replicate over 2 hosts");
+  expect_plan(plan_mesh(topology, fill_hosts(topology, 8)), "2x4x1",
+              "shard over 4 ranks of a host, replicate over 2 hosts");
 
-  const MeshPlan one_each = plan_mesh(topology, fill_hosts(topology, 2));
-  CHECK(shape(one_each) == "2x1x1");
-  CHECK(one_each.why == "nothing to shard over: each host holds 1 rank; replicate over 2 hosts");
+  expect_plan(plan_mesh(topology, fill_hosts(topology, 2)), "2x1x1",
+              "nothing to shard over: each host holds 1 rank; replicate over 2 hosts");
   CHECK(plan_mesh(topology, fill_hosts(topology, 1)).why ==
         "one rank: nothing to shard or replicate over");
   // The topology does not list the hosts, so the plan knows only how many hosts there are.
@@ -214,9 +189,9 @@ TEST_CASE("mesh plan: emulated islands follow the ranks' order") {
   const Topology topology = machines::cpus(1);
   const auto ranks = fill_hosts(topology, 8);
   const MeshPlan four = plan_mesh(topology, ranks, {.emulated_islands = 4});
-  CHECK(shape(four) == "4x2x1");
+  expect_plan(four, "4x2x1",
+              "shard over 2 ranks of an emulated island, replicate over 4 emulated islands");
   CHECK(four.order == counting(8));
-  CHECK(four.why == "shard over 2 ranks of an emulated island, replicate over 4 emulated islands");
   CHECK(four.findings.empty());
   CHECK(refusal([&] { plan_mesh(topology, ranks, {.emulated_islands = 3}); }) ==
         "8 ranks cannot form 3 equal emulated islands");
@@ -224,12 +199,11 @@ TEST_CASE("mesh plan: emulated islands follow the ranks' order") {
 
   // Emulated islands are planned like hosts, so a shard group may span several emulated islands
   // when the model needs them.
-  const MeshPlan two = plan_mesh(
-      topology, ranks, {.emulated_islands = 4, .params = 3e9, .gpu_memory_bytes = 16 * gib});
-  CHECK(shape(two) == "2x4x1");
-  CHECK(contains(two.why,
-                 "2 emulated islands (51.2 GiB) are the fewest that hold the model; shard over 4 "
-                 "ranks of 2 emulated islands, replicate over 2 such groups"));
+  expect_plan(plan_mesh(topology, ranks,
+                        {.emulated_islands = 4, .params = 3e9, .gpu_memory_bytes = 16 * gib}),
+              "2x4x1",
+              "2 emulated islands (51.2 GiB) are the fewest that hold the model; shard over 4 "
+              "ranks of 2 emulated islands, replicate over 2 such groups");
   // On hosts with GPUs, emulated islands replace the real islands.
   CHECK(shape(plan(machines::hgx(1), {.emulated_islands = 4})) == "4x2x1");
 }
@@ -239,8 +213,7 @@ TEST_CASE("mesh plan: unknown links are taken as one group") {
   machines::add_host(topology, "a", 4);
   machines::add_host(topology, "b", 4);
   const MeshPlan unknown = plan(topology);
-  CHECK(shape(unknown) == "2x4x1");
-  CHECK(unknown.why == "shard over 4 GPUs of a host, replicate over 2 hosts");
+  expect_plan(unknown, "2x4x1", "shard over 4 GPUs of a host, replicate over 2 hosts");
   REQUIRE(unknown.findings.size() == 1);
   CHECK(unknown.findings[0].id == "links_unknown");
   CHECK(unknown.findings[0].severity == atoll::Severity::info);
@@ -252,18 +225,15 @@ TEST_CASE("mesh plan: unknown links are taken as one group") {
 TEST_CASE("mesh plan: tensor ranks are GPUs of one island below the shard axis") {
   const Topology topology = machines::hgx(3);
   const MeshPlan two = plan(topology, {.tensor = 2});
-  CHECK(shape(two) == "3x4x2");
+  expect_plan(two, "3x4x2",
+              "shard over 4 x 2 GPUs (2 below the shard axis) of an NVLink island, replicate "
+              "over 3 NVLink islands");
   CHECK(two.order == counting(24));
-  CHECK(two.why ==
-        "shard over 4 x 2 GPUs (2 below the shard axis) of an NVLink island, replicate "
-        "over 3 NVLink islands");
   CHECK(two.findings.empty());
   CHECK(shape(plan(topology, {.tensor = 4})) == "3x2x4");
-  const MeshPlan eight = plan(topology, {.tensor = 8});
-  CHECK(shape(eight) == "3x1x8");
-  CHECK(eight.why ==
-        "nothing to shard over: each NVLink island holds 8 GPUs, all below the shard "
-        "axis; replicate over 3 NVLink islands");
+  expect_plan(plan(topology, {.tensor = 8}), "3x1x8",
+              "nothing to shard over: each NVLink island holds 8 GPUs, all below the shard "
+              "axis; replicate over 3 NVLink islands");
 
   // The GPU numbers of the two pairs interleave. The two GPUs of a pair become the tensor ranks.
   Topology pairs;

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "atoll/level_schedule.hpp"
 #include "unit/topology/mesh.hpp"
 
 using atoll::GroupRate;
@@ -59,12 +58,7 @@ TEST_CASE("mesh rates: an axis is as slow as its slowest group") {
 }
 
 TEST_CASE("mesh rates: across the islands of a host, over PCIe") {
-  Topology topology;
-  machines::add_host(topology, "a", 4, IslandState::known);
-  machines::join_all(topology, "a", {0, 1}, 12);
-  machines::join_all(topology, "a", {2, 3}, 12);
-  for (atoll::TopologyGpu& one : topology.gpus)
-    one.facts = {{"pci.gt_s", "16"}, {"pci.width", "16"}};
+  const Topology topology = divided_host();
   const GroupRate rate = group_rate(topology, fill_hosts(topology, 0), counting(4));
   CHECK(rate.gbyte_s == doctest::Approx(0.8 * 31.508).epsilon(1e-3));
   CHECK(rate.latency_us == doctest::Approx(8.4 + 2 * 3.4 + 5.7));
@@ -112,14 +106,4 @@ TEST_CASE("rates of the two levels of an axis over hosts") {
   CHECK_FALSE(hybrid.shard_levels.intra.is_known());
   CHECK_FALSE(hybrid.replicate_levels.inter.is_known());
   CHECK(hybrid.world_levels.inter.is_known());
-}
-
-TEST_CASE("neighbours on a host") {
-  using Hosts = std::vector<int>;
-  CHECK(atoll_levels::HostLayout(Hosts{0, 0, 1, 1}).ranks_per_host() == 2);
-  CHECK(atoll_levels::HostLayout(Hosts{4, 4, 4, 2, 2, 2}).ranks_per_host() == 3);
-  for (const Hosts& hosts : {Hosts{}, Hosts{0}, Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 1, 0, 1},
-                             Hosts{0, 0, 1}, Hosts{0, 0, 1, 1, 2}, Hosts{0, 0, 0, 1}}) {
-    CHECK(atoll_levels::HostLayout(hosts).ranks_per_host() == 0);
-  }
 }

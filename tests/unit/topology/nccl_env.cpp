@@ -24,11 +24,8 @@ TEST_CASE("nccl env: a plain machine needs nothing") {
 
 TEST_CASE("nccl env: ports of another fabric and slower ones are left out") {
   Topology topology = cluster(2, 2);
-  for (const char* host : {"a", "b"}) {
-    machines::add_port(topology, host, 8, "ethernet", 100);
-    topology.nics.back().name = "mlx5_bond_0";
-    topology.nics.back().id = std::string(host) + "/mlx5_bond_0";
-  }
+  for (const char* host : {"a", "b"})
+    machines::rename(machines::add_port(topology, host, 8, "ethernet", 100), "mlx5_bond_0");
   CHECK(env_of(topology) ==
         "# leaves out mlx5_bond_0 (ethernet instead of infiniband)\n"
         "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n");
@@ -47,8 +44,7 @@ TEST_CASE("nccl env: ports that no GPU uses, if a source tells the way to them")
         "# leaves out mlx5_7 (nearest to no GPU)\nNCCL_IB_HCA==mlx5_0:1,mlx5_1:1\n");
   Topology blind = cluster(1, 2);
   machines::add_port(blind, "a", 7);
-  for (auto& gpu : blind.gpus) gpu.pci_path = "", gpu.numa = gpu.package = -1;
-  for (auto& nic : blind.nics) nic.pci_path = "";
+  hide_places(blind);
   CHECK(env_of(blind) == nothing);
 }
 
@@ -108,8 +104,7 @@ TEST_CASE("nccl env: settings that should go are named, since a default fits") {
 TEST_CASE("nccl env: a replaced NCCL_IB_HCA names each active port that it leaves out") {
   Topology blind = cluster(1, 2);
   machines::add_port(blind, "a", 7);
-  for (auto& gpu : blind.gpus) gpu.pci_path = "", gpu.numa = gpu.package = -1;
-  for (auto& nic : blind.nics) nic.pci_path = "";
+  hide_places(blind);
   set_hosts(blind, fact::container, "no");
   set_hosts(blind, "env.NCCL_IB_HCA", "mlx4");
   CHECK(contains(env_of(blind), "(no source shows the path to this NIC)\nNCCL_IB_HCA=="));
@@ -154,8 +149,7 @@ TEST_CASE("nccl env: the interface, where made-up ones would be taken too") {
 TEST_CASE("nccl env: a virtual machine that hides the places of its devices is advised") {
   Topology topology = cluster(1, 2);
   set_hosts(topology, fact::virtual_machine, "yes");
-  for (auto& gpu : topology.gpus) gpu.pci_path = "", gpu.numa = gpu.package = -1;
-  for (auto& nic : topology.nics) nic.pci_path = "";
+  hide_places(topology);
   std::string env = env_of(topology);
   CHECK(contains(env, "# NCCL_TOPO_FILE=FILE is needed"));
   CHECK_FALSE(contains(env, "\nNCCL_"));

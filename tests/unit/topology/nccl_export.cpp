@@ -142,15 +142,7 @@ TEST_CASE("a contradiction in a file goes out as it came in") {
 
 TEST_CASE("devices that a file lacks go to their place in it") {
   Topology topology = read(one_cpu(pci("0000:0a:00.0", "0x060400", gpu("0000:0b:00.0", 0))));
-  topology.nics.push_back({.id = "m/mlx5_0",
-                           .host = "m",
-                           .name = "mlx5_0",
-                           .busid = "00000000:0c:00.0",
-                           .adapter = "",
-                           .layer = "infiniband",
-                           .state = "",
-                           .rate_gbit_s = 400,
-                           .evidence = "sysfs"});
+  machines::add_nic(topology, "m", 400).busid = "00000000:0c:00.0";
   topology.nics.back().pci_path = "pci0000:09/00000000:09:00.0/00000000:0a:00.0/00000000:0a:01.0";
   const Topology again = exported(topology);
   REQUIRE(again.nics.size() == 1);
@@ -168,47 +160,37 @@ TEST_CASE("a file that does not fit the topology any more is left out") {
   CHECK(read(to_nccl_xml(renamed)).hosts.size() == 2);
 }
 
-TEST_CASE("built anew: an HGX host") {
-  Topology topology = h100s(1, 8);
-  for (int i = 0; i < 8; ++i) machines::link(topology, machines::gpu("a", i), "a/nvswitch0", 18);
-  const std::string result = to_nccl_xml(topology);
-  CHECK(contains(result, "<nvlink target=\"fffffff:ff:ff.0\" count=\"18\" tclass=\"0x068000\"/>"));
-  CHECK_FALSE(contains(result, "rank"));
-  CHECK_FALSE(contains(result, "host_hash"));
-  CHECK_FALSE(contains(result, "arch"));
-  const Topology again = read(result);
-  CHECK(devices(again) == devices(topology));
-  CHECK(islands(again) == islands(topology));
-}
-
-TEST_CASE("built anew: pairs, and a board of four") {
-  Topology pairs = h100s(1, 4);
+TEST_CASE("built anew: devices and islands come back") {
+  const auto switched = [](Topology topology, const auto& switch_of) {
+    for (const atoll::TopologyGpu& gpu : topology.gpus)
+      machines::link(topology, gpu.id, switch_of(gpu.host), 18);
+    return topology;
+  };
+  const auto own = [](const std::string& host) { return host + "/nvswitch0"; };
+  const Topology hgx = switched(h100s(2, 4), own);
+  const Topology rack =
+      switched(h100s(3, 4), [](const std::string&) { return "rack:x/nvswitch0"; });
+  Topology pairs = h100s(1, 4), board = h100s(1, 4);
   machines::link(pairs, "a/gpu0", "a/gpu1", 12);
   machines::link(pairs, "a/gpu3", "a/gpu2", 12);
-  CHECK(devices(exported(pairs)) == devices(pairs));
-  CHECK(islands(exported(pairs)) == "2 known nvlink of 300 300; 2 known nvlink of 300 300; ");
-  Topology board = h100s(1, 4);
   machines::join_all(board, "a", {0, 1, 2, 3}, 6);
-  CHECK(devices(exported(board)) == devices(board));
-  CHECK(islands(exported(board)) == "4 known nvlink of 450 150; ");
-}
-
-TEST_CASE("built anew: a rack") {
-  Topology topology = h100s(3, 4);
-  for (const atoll::TopologyGpu& gpu : topology.gpus)
-    machines::link(topology, gpu.id, "rack:x/nvswitch0", 18);
-  const Topology again = exported(topology);
-  CHECK(again.hosts.size() == 3);
-  CHECK(islands(again) == "12 known nvlink of 450 450; ");
-  CHECK(devices(again) == devices(topology));
-}
-
-TEST_CASE("two racks do not become one") {
-  Topology topology = h100s(4, 2);
-  for (const atoll::TopologyGpu& gpu : topology.gpus)
-    machines::link(topology, gpu.id, gpu.host < "c" ? "rack:x/s" : "rack:y/s", 18);
-  const std::string result = to_nccl_xml(topology);
-  CHECK(find_islands(read(result)).size() == 4);
+  for (const auto& [machine, found] :
+       {std::pair(hgx, "4 known nvlink of 450 450; 4 known nvlink of 450 450; "),
+        std::pair(rack, "12 known nvlink of 450 450; "),
+        std::pair(pairs, "2 known nvlink of 300 300; 2 known nvlink of 300 300; "),
+        std::pair(board, "4 known nvlink of 450 150; ")}) {
+    const Topology again = exported(machine);
+    CHECK(again.hosts.size() == machine.hosts.size());
+    CHECK(devices(again) == devices(machine));
+    CHECK(islands(again) == found);
+  }
+  const std::string text = to_nccl_xml(switched(h100s(1, 2), own));
+  CHECK(contains(text, "<nvlink target=\"fffffff:ff:ff.0\" count=\"18\" tclass=\"0x068000\"/>"));
+  for (const char* unknown : {"rank", "host_hash", "arch"}) CHECK_FALSE(contains(text, unknown));
+  // Two racks do not become one.
+  CHECK(find_islands(exported(switched(h100s(4, 2), [](const std::string& host) {
+          return host < "c" ? "rack:x/s" : "rack:y/s";
+        }))).size() == 4);
 }
 
 TEST_CASE("whether there are links: unknown, none") {
@@ -232,11 +214,8 @@ TEST_CASE("a GPU of which only the bus id is known stays a GPU") {
 TEST_CASE("devices without a place, and virtual NICs, are left out") {
   Topology topology = h100s(1, 2);
   topology.gpus[1].busid.clear();
-  for (const char* name : {"mlx5_0", "mlx5_1", "docker0"}) {
-    machines::add_nic(topology, "a", 400);
-    topology.nics.back().id = fmt::format("a/{}", name);
-    topology.nics.back().name = name;
-  }
+  for (const char* name : {"mlx5_0", "mlx5_1", "docker0"})
+    machines::add_nic(topology, "a", 400, name);
   topology.nics[0].busid = "00000000:0c:00.0";
   topology.nics[2].is_virtual = true;
   const std::string result = to_nccl_xml(topology);
@@ -283,12 +262,8 @@ TEST_CASE("link layers come back") {
 
 TEST_CASE("two ports of one adapter, and an adapter without a name") {
   Topology topology = h100s(1, 1);
-  for (const char* name : {"mlx4_0", "mlx4_0:2", "nic-0000:0d:00.0"}) {
-    machines::add_nic(topology, "a", 56);
-    topology.nics.back().name = name;
-    topology.nics.back().id = fmt::format("a/{}", name);
-    topology.nics.back().busid = "00000000:0c:00.0";
-  }
+  for (const char* name : {"mlx4_0", "mlx4_0:2", "nic-0000:0d:00.0"})
+    machines::add_nic(topology, "a", 56, name).busid = "00000000:0c:00.0";
   topology.nics.back().busid = "00000000:0d:00.0";
   const std::string result = to_nccl_xml(topology);
   const Topology again = read(result);
@@ -344,14 +319,6 @@ TEST_CASE("what cannot be read back is refused, not written") {
     CHECK(error.code() == atoll::ErrorCode::unsupported);
     CHECK(contains(error.what(), "the number of links is not"));
   }
-}
-
-TEST_CASE("switches of different hosts stay apart") {
-  Topology topology = h100s(2, 4);
-  for (const atoll::TopologyGpu& gpu : topology.gpus)
-    machines::link(topology, gpu.id, gpu.host + "/nvswitch0", 18);
-  const std::string result = to_nccl_xml(topology);
-  CHECK(islands(read(result)) == "4 known nvlink of 450 450; 4 known nvlink of 450 450; ");
 }
 
 TEST_CASE("hosts that share a hash are told apart") {

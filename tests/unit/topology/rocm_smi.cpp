@@ -1,40 +1,28 @@
 // Tests of reading `rocm-smi --showtopo`, and of files that are taken for one of a machine.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "atoll/tooling/load.hpp"
 #include "atoll/topology.hpp"
+#include "unit/captured_tree.hpp"
 #include "unit/topology/import.hpp"
+#include "unit/topology/machines.hpp"
 
 namespace {
 
 using atoll::IslandState;
 using atoll::Topology;
+using machines::contains;
 using topology_test::error_of;
 using topology_test::island_sizes;
 
 Topology load(const std::string& text) {
-  const auto path = std::filesystem::temp_directory_path() /
-                    fmt::format("atoll-rocm-{}.txt", static_cast<long>(::getpid()));
-  std::ofstream(path, std::ios::binary) << text;
-  struct Removal {
-    std::filesystem::path path;
-    ~Removal() {
-      std::error_code ignored;
-      std::filesystem::remove(path, ignored);
-    }
-  } const removal{path};
-  return atoll::load_topology(path.string());
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
+  const machines::CapturedTree folder;
+  folder.write("rocm.txt", text);
+  return atoll::load_topology(folder.path("rocm.txt"));
 }
 
 // Returns a table of 4 GPUs with one cell for pairs inside {0, 1} and {2, 3}, and one for others.
@@ -113,36 +101,38 @@ TEST_CASE("showtopo: damage is named") {
     std::string text = links;
     return text.replace(text.find(from), from.size(), to);
   };
-  CHECK(has(error_of(load, links.substr(0, links.find("GPU3  "))), "lacks the row of GPU3"));
-  CHECK(has(error_of(load, with("GPU1   XGMI", "GPU1   PCIE")), "the cell differs from row GPU0"));
-  CHECK(has(error_of(load, with("0   XGMI   PCIE   PCIE", "0   XGMI   PCIE")),
-            "row GPU0 has 3 cells"));
-  CHECK(has(error_of(load, with("GPU1   XGMI", "GPU7   XGMI")),
-            "no column has the name of the row GPU7"));
-  CHECK(has(error_of(load, links + links), "the table occurs twice"));
-  CHECK(has(error_of(load, table("Link Type between two GPUs", "CXL", "PCIE")),
-            "not XGMI, PCIE or N/A"));
-  CHECK(has(error_of(load, "== Link Type between two GPUs ==\n"), "is missing"));
+  CHECK(contains(error_of(load, links.substr(0, links.find("GPU3  "))), "lacks the row of GPU3"));
+  CHECK(contains(error_of(load, with("GPU1   XGMI", "GPU1   PCIE")),
+                 "the cell differs from row GPU0"));
+  CHECK(contains(error_of(load, with("0   XGMI   PCIE   PCIE", "0   XGMI   PCIE")),
+                 "row GPU0 has 3 cells"));
+  CHECK(contains(error_of(load, with("GPU1   XGMI", "GPU7   XGMI")),
+                 "no column has the name of the row GPU7"));
+  CHECK(contains(error_of(load, links + links), "the table occurs twice"));
+  CHECK(contains(error_of(load, table("Link Type between two GPUs", "CXL", "PCIE")),
+                 "not XGMI, PCIE or N/A"));
+  CHECK(contains(error_of(load, "== Link Type between two GPUs ==\n"), "is missing"));
 }
 
 TEST_CASE("load: files that are taken for a description of a machine are named") {
-  CHECK(has(error_of(load, "<graphs version=\"1\">\n<graph id=\"0\"/></graphs>\n"),
-            "NCCL_TOPO_DUMP_FILE"));
-  CHECK(has(error_of(load, "# tree\nSwitchName=s1 Nodes=n[0-3]\n"), "Slurm's topology file"));
-  CHECK(has(error_of(load, "GPU 0: NVIDIA RTX A6000 (UUID: GPU-1)\n\t Link 0: 14.062 GB/s\n"),
-            "nvidia-smi topo -m shows them"));
-  CHECK(has(error_of(load, "vendid=0x2c9\nswitchguid=0x1(1)\nSwitch 1 \"S-1\" # \"x\" lid 1\n"),
-            "pass it to --fabric"));
-  CHECK(has(error_of(load, std::string("\xff\xfe<\0s\0", 6)), "UTF-16"));
-  CHECK(has(error_of(load, "neither this nor that"), "not in a format that atoll reads"));
+  CHECK(contains(error_of(load, "<graphs version=\"1\">\n<graph id=\"0\"/></graphs>\n"),
+                 "NCCL_TOPO_DUMP_FILE"));
+  CHECK(contains(error_of(load, "# tree\nSwitchName=s1 Nodes=n[0-3]\n"), "Slurm's topology file"));
+  CHECK(contains(error_of(load, "GPU 0: NVIDIA RTX A6000 (UUID: GPU-1)\n\t Link 0: 14.062 GB/s\n"),
+                 "nvidia-smi topo -m shows them"));
+  CHECK(
+      contains(error_of(load, "vendid=0x2c9\nswitchguid=0x1(1)\nSwitch 1 \"S-1\" # \"x\" lid 1\n"),
+               "pass it to --fabric"));
+  CHECK(contains(error_of(load, std::string("\xff\xfe<\0s\0", 6)), "UTF-16"));
+  CHECK(contains(error_of(load, "neither this nor that"), "not in a format that atoll reads"));
   std::string gpus;
   for (int i = 0; i <= 1024; ++i)
     gpus += fmt::format("{}{{\"id\": \"a/gpu{}\", \"host\": \"a\"}}", i == 0 ? "" : ",", i);
-  CHECK(
-      has(error_of(load,
-                   "{\"schema\": \"atoll-topology-1\", \"hosts\": [{\"id\": \"a\"}], \"gpus\": [" +
-                       gpus + "]}"),
-          "the host a has more than 1024 GPUs"));
+  CHECK(contains(
+      error_of(load,
+               "{\"schema\": \"atoll-topology-1\", \"hosts\": [{\"id\": \"a\"}], \"gpus\": [" +
+                   gpus + "]}"),
+      "the host a has more than 1024 GPUs"));
   // A byte order mark of UTF-8 is no fault.
   CHECK(load("\xef\xbb\xbf\tGPU0\tGPU1\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n").links.size() == 1);
 }

@@ -44,13 +44,8 @@ TEST_CASE("tree: hosts, devices by NUMA node, islands") {
 TEST_CASE("tree and JSON: the NICs of ranks on CPU memory, and the reason") {
   Topology topology;
   machines::add_host(topology, "a");
-  for (const int numa : {0, 1}) {
-    machines::add_nic(topology, "a", 400);
-    auto& nic = topology.nics.back();
-    nic.name = "mlx5_" + std::to_string(numa);
-    nic.id = "a/" + nic.name;
-    nic.numa = numa;
-  }
+  for (const int numa : {0, 1})
+    machines::add_nic(topology, "a", 400, "mlx5_" + std::to_string(numa)).numa = numa;
   std::string tree = to_tree(atoll::inspect(topology));
   for (const char* part :
        {"\n  ranks on CPU memory  -> mlx5_0 and mlx5_1: the rank is not bound to",
@@ -67,13 +62,6 @@ TEST_CASE("tree and JSON: the NICs of ranks on CPU memory, and the reason") {
   tree = to_tree(atoll::inspect(topology));
   CHECK(contains(tree, "\n  ranks on CPU memory: no active NIC that joins hosts\n"));
   CHECK(tree.find("ranks on CPU memory") == tree.rfind("ranks on CPU memory"));
-  // On a host with one NUMA node every rank is bound to it.
-  topology.hosts[0].numa_nodes = 1;
-  topology.nics.pop_back();
-  topology.nics[0].state = "active";
-  tree = to_tree(atoll::inspect(topology));
-  CHECK(contains(tree, "ranks on CPU memory  -> mlx5_0 is on NUMA node 0, where the rank runs\n"));
-  CHECK_FALSE(contains(tree, "not bound"));
 }
 
 TEST_CASE("matrix: how each pair is joined") {

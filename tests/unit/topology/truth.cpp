@@ -16,10 +16,12 @@
 
 #include "atoll/tooling/inspection.hpp"
 #include "atoll/tooling/load.hpp"
+#include "unit/topology/machines.hpp"
 
 using atoll::Inspection;
 using atoll::Island;
 using atoll::Topology;
+using machines::contains;
 
 namespace {
 
@@ -141,24 +143,6 @@ TEST_CASE("truth: every row of the table") {
     nearest += split(truth.at("nearest"), ';').size();
   }
   CHECK(nearest >= 40);
-}
-
-TEST_CASE("truth: every file of the folder can be shown and exported") {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const fs::path& path = entry.path();
-    if (path.extension() != ".xml" && path.extension() != ".txt") continue;
-    CAPTURE(path.string());
-    const Topology topology = atoll::load_topology(path.string());
-    const Inspection inspection = atoll::inspect(topology);
-    CHECK(to_tree(inspection).find("islands") != std::string::npos);
-    CHECK_FALSE(to_matrix(inspection).empty());
-    CHECK(to_svg(inspection).find("<svg") != std::string::npos);
-    CHECK(Topology::from_json(to_json(inspection), "own").to_json() == topology.to_json());
-    CHECK(to_nccl_xml(topology).find("<system") != std::string::npos);
-    CHECK_FALSE(to_nccl_env(inspection).empty());
-    CHECK(diff(topology, topology).empty());
-    CHECK_FALSE(inspection.diagnosis.checks.empty());
-  }
 }
 
 TEST_CASE("truth: two views of one machine agree, and complete each other") {

@@ -1,18 +1,15 @@
 // Tests of the topology functions that need a World: meshes and discovery.
 #include <doctest/doctest.h>
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 
 #include "atoll/mesh.hpp"
 #include "comm/placement/rank_environment.hpp"
 #include "thread_ranks.hpp"
+#include "unit/captured_tree.hpp"
 #include "unit/topology/machines.hpp"
 
 using atoll::Error;
@@ -106,6 +103,20 @@ TEST_CASE("topology: the lowest rank of a host discovers it, whatever its local 
   on_ranks(2, 0, check, 0);
 }
 
+TEST_CASE("topology: ports are discovered on every host, without GPUs") {
+  const auto body = [](World& world) {
+    const Topology ports = Topology::discover_ports(world);
+    REQUIRE(ports.hosts.size() == 2);
+    for (std::size_t host = 0; host < 2; ++host)
+      CHECK(ports.hosts[host].id == world.hosts()[host].id);
+    CHECK(ports.gpus.empty());
+  };
+  atoll_test::run_thread_ranks(3, body, [](atoll::Config& config) {
+    config.rendezvous_timeout = config.timeout = std::chrono::seconds(20);
+    config.host_id = config.rank == 2 ? "b" : "a";
+  });
+}
+
 TEST_CASE("mesh: the ranks' GPUs are those of their host") {
   on_ranks(3, 0, [](World& world) {
     // The topology gives this host two linked GPUs, but the job has three ranks.
@@ -127,35 +138,27 @@ TEST_CASE("mesh: by hand") {
 }
 
 TEST_CASE("ranks: what a process may use, and the word of it on its way") {
-  namespace fs = std::filesystem;
-  const fs::path root = fs::temp_directory_path() / ("atoll-ranks-" + std::to_string(getpid()));
-  const auto put = [&](const std::string& path, const std::string& text) {
-    fs::create_directories((root / path).parent_path());
-    std::ofstream(root / path) << text;
-  };
-  put("proc/driver/nvidia/gpus/0000:1b:00.0/information", "Model: x\nDevice Minor: \t 0\n");
-  put("proc/driver/nvidia/gpus/0000:43:00.0/information", "Model: x\nDevice Minor: \t 1\n");
-  put("dev/nvidia1", "");
-  put("sys/devices/system/cpu/online", "0-63\n");
-  put("sys/devices/system/node/node0/cpulist", "\n");
-  put("sys/devices/system/node/node3/cpulist", "0-63\n");
+  const machines::CapturedTree tree;
+  const std::string gpus = "proc/driver/nvidia/gpus/0000:";
+  tree.write(gpus + "1b:00.0/information", "Model: x\nDevice Minor: \t 0\n");
+  tree.write(gpus + "43:00.0/information", "Model: x\nDevice Minor: \t 1\n");
+  tree.write("dev/nvidia1", "");
+  tree.write("sys/devices/system/cpu/online", "0-63\n");
+  tree.write("sys/devices/system/node/node0/cpulist", "\n");
+  tree.write("sys/devices/system/node/node3/cpulist", "0-63\n");
   const atoll::EnvironmentRoots roots{
-      .proc = root / "proc", .dev = root / "dev", .sys = root / "sys"};
+      .proc = tree.path("proc"), .dev = tree.path("dev"), .sys = tree.path("sys")};
   setenv("CUDA_VISIBLE_DEVICES", "3,GPU-\"5\"", 1);
   setenv("SLURM_JOB_ID", "1", 1);
   const atoll::RankEnvironment seen = atoll::look_around(roots);
   unsetenv("SLURM_JOB_ID");
   unsetenv("CUDA_VISIBLE_DEVICES");
-  fs::remove_all(root);
   CHECK(seen.has_visible);
   CHECK(seen.visible == "3,GPU-\"5\"");
   CHECK(seen.allowed_busids == std::vector<std::string>{"0000:43:00.0"});
   CHECK(seen.numa == 3);
   const atoll::RankEnvironment told = atoll::rank_environment_from(to_text(seen));
-  CHECK(told.visible == seen.visible);
-  CHECK(told.has_visible);
-  CHECK(told.allowed_busids == seen.allowed_busids);
-  CHECK(told.cpus == seen.cpus);
+  CHECK(to_text(told) == to_text(seen));
   CHECK(told.numa == 3);
   CHECK_THROWS_AS(atoll::rank_environment_from("{\"visible\": 7}"), Error);
   CHECK_FALSE(atoll::look_around(roots).has_visible);
