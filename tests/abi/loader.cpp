@@ -79,9 +79,9 @@ TEST_CASE("a larger table is accepted, and its unknown members are ignored") {
 
 TEST_CASE("another major version is refused, with both versions") {
   CHECK(contains(refusal(fake("older_major"), ErrorCode::mismatch),
-                 "was built for plugin ABI 1, but this library has ABI 2: rebuild the backend"));
+                 "was built for plugin ABI 2, but this library has ABI 3: rebuild the backend"));
   CHECK(contains(refusal(fake("newer_major"), ErrorCode::mismatch),
-                 "was built for plugin ABI 3, but this library has ABI 2: rebuild the backend"));
+                 "was built for plugin ABI 4, but this library has ABI 3: rebuild the backend"));
 }
 
 TEST_CASE("a table without required members is refused") {

@@ -467,7 +467,7 @@ class HostOps final : public DeviceOps {
 
 class CpuDevice final : public DeviceBackend {
  public:
-  CpuDevice() : DeviceBackend({.name = "cpu", .memory_bytes = memory_of_machine()}) {}
+  CpuDevice() : DeviceBackend({.name = "CPU", .memory_bytes = memory_of_machine()}) {}
 
   void* allocate(std::size_t bytes) override {
     require_free_memory(bytes);

@@ -189,12 +189,12 @@ TEST_CASE("copy engines run the exchanges of sums, also inside hosts, if scratch
       4,
       [](atoll::World& world) {
         sum_in_order(world, true);
-        CHECK(fake_gpu::used_copy_engines("sum.inside"));
+        CHECK(fake_gpu::used_copy_engines("sum.intra"));
         CHECK_FALSE(fake_gpu::used_copy_engines("sum"));
-        CHECK_FALSE(fake_gpu::used_copy_engines("sum.across"));
+        CHECK_FALSE(fake_gpu::used_copy_engines("sum.inter"));
         world.barrier();
         sum_in_order(world, false);
-        CHECK_FALSE(fake_gpu::used_copy_engines("sum.inside"));
+        CHECK_FALSE(fake_gpu::used_copy_engines("sum.intra"));
       },
       2);
 }

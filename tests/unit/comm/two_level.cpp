@@ -123,8 +123,6 @@ TEST_CASE("one level is used without known rates, on request, and for averages")
   CHECK(kinds({1, 4, two_levels}, atoll::ReduceOp::sum) == one);
   // 4 hosts with one rank each need no second level.
   CHECK(kinds({4, 1, two_levels}, atoll::ReduceOp::sum) == one);
-  // The pairs of a flat sum stay inside hosts only if these have a power of two of ranks.
-  CHECK(kinds({2, 3, two_levels}, atoll::ReduceOp::sum) == one);
   CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::sum).size() == 3);
 }
 

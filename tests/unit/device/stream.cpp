@@ -39,7 +39,7 @@ TEST_CASE("streams, events and devices without a GPU are refused by name") {
       {"the stream is", [&] { atoll::cuda::record(stream, nullptr); }},
       {"the stream is", [&] { atoll::cuda::wait(stream, nullptr); }},
       {"the event is", [&] { atoll::cuda::wait(nullptr, event); }},
-      {"the device cpu is", [&] { atoll::cuda::wrap_stream(device, nullptr); }}};
+      {"the device CPU is", [&] { atoll::cuda::wrap_stream(device, nullptr); }}};
   for (const auto& [what, call] : calls) {
     CHECK(has(error_of(call), std::string(what) + " not on a GPU: atoll/cuda.hpp needs Device::"));
   }

@@ -120,6 +120,6 @@ TEST_CASE("misuse of engines: an error about memory is one line") {
   fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}), {.memory_bytes = 1});
   engine.add_unit("a", {{"w", {atoll_test::elements}}});
   const std::string text = error([&] { engine.seal({"a"}); });
-  CHECK(has(text, {"more than the 1 bytes of Options::memory_bytes; it has ", ", total "}));
+  CHECK(has(text, {"more than the 1 bytes of Options::memory_bytes; the plan: ", ", total "}));
   CHECK(text.find('\n') == std::string::npos);
 }

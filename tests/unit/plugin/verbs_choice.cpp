@@ -58,7 +58,7 @@ TEST_CASE("the topology chooses the ports, and the core is asked once per device
   CHECK(core.device == 0);
   CHECK(choice_of(core.services, 0) == "mlx5_1:1 mlx5_0:2 (nearest to the GPU\nwith 400 Gb/s)");
   CHECK(core.calls == 1);
-  core.answer = "mlx5_0\nhost memory";
+  core.answer = "mlx5_0\nCPU memory";
   CHECK(choice_of(core.services, -1) == "mlx5_0:1 (CPU memory)");
   CHECK(core.device == -1);
   CHECK(core.calls == 2);

@@ -157,7 +157,8 @@ TEST_CASE("catalog: no GPU has more links than its model") {
 TEST_CASE("catalog: the paths lead each GPU to its own NICs") {
   const auto nearest = [](const char* cluster, std::size_t gpu) {
     std::string names;
-    for (const std::string& nic : find_affinity(catalog_cluster(cluster)).at(gpu).nearest)
+    const auto affinity = find_affinity(catalog_cluster(cluster));
+    for (const std::string& nic : affinity.at(gpu).nearest)
       names += nic.substr(nic.find('/') + 1) + ' ';
     return names;
   };
