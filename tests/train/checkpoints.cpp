@@ -345,12 +345,12 @@ TEST_CASE("what killed runs have left is removed at the start, and named") {
   const std::string shard = "/shard-00000-of-00002.safetensors";
   const std::vector<fs::path> gone{
       make("out/checkpoints/step-00000009.partial" + shard, 2).parent_path(),
-      make("out/metrics.json." + train::process_tag() + ".tmp", 61),
+      make("out/metrics.json.6199f86f-4026531836-1.tmp", 61),
       make("model/config.json.0123-45-6.tmp", 61),
       make("model/model.safetensors.0123456789abcdef.partial", 61)};
   const std::vector<fs::path> kept{make("out/checkpoints/step-00000008.partial" + shard, 0),
                                    make("out/checkpoints/step-00000007.old" + shard, 2),
-                                   make("model/tokenizer.json." + train::process_tag() + ".tmp", 2),
+                                   make("model/tokenizer.json.6199f86f-4026531836-1.tmp", 2),
                                    make("out/notes.txt.0123-45-6.tmp", 61),
                                    make("out/metrics.json.tmp", 61),
                                    make("model/model.safetensors.00000000ffffffff.partial", 2),
