@@ -18,7 +18,7 @@ namespace atoll_bench {
 
 namespace {
 
-[[noreturn]] void fail_call(const char* what) {
+[[noreturn]] void fail_control(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
@@ -42,7 +42,7 @@ void SharedControl::Unmap::operator()(Control* control) const {
 
 SharedControl::SharedControl(int fd, std::string path) : path_(std::move(path)) {
   void* memory = ::mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) fail_call("mmap of the control block");
+  if (memory == MAP_FAILED) fail_control("mmap of the control block");
   control_.reset(static_cast<Control*>(memory));
 }
 
@@ -50,13 +50,13 @@ SharedControl SharedControl::make() {
   // The descriptor stays open until the driver ends, because ranks open the memory through the path
   // of the descriptor.
   const int fd = ::memfd_create("bench_control", MFD_CLOEXEC);
-  if (fd < 0 || ::ftruncate(fd, sizeof(Control)) != 0) fail_call("memfd_create");
+  if (fd < 0 || ::ftruncate(fd, sizeof(Control)) != 0) fail_control("memfd_create");
   return {fd, "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd)};
 }
 
 SharedControl SharedControl::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) fail_call(path.c_str());
+  if (fd < 0) fail_control(path.c_str());
   SharedControl control(fd, path);
   ::close(fd);
   return control;
