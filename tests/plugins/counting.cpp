@@ -86,8 +86,9 @@ atoll_status async_error(atoll_comm*) { return ATOLL_OK; }
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) atoll_test::Counts atoll_test_counts() {
-  return {groups, unregistered};
+extern "C" __attribute__((visibility("default"))) void atoll_test_counts(
+    atoll_test::Counts* counts) {
+  *counts = {groups, unregistered};
 }
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(

@@ -9,10 +9,10 @@
 #include <mutex>
 #include <string>
 
-#include "plugins/counting.hpp"
 #include "atoll/communicator.hpp"
 #include "device/backend.hpp"
 #include "device/ops.hpp"
+#include "plugins/counting.hpp"
 #include "thread_ranks.hpp"
 
 namespace {
@@ -93,11 +93,13 @@ class CountingDevice final : public atoll::DeviceBackend {
 };
 
 atoll_test::Counts counts() {
-  using Function = atoll_test::Counts (*)();
+  using Function = void (*)(atoll_test::Counts*);
   const std::string file = std::string(ATOLL_TEST_PLUGINS) + "/libatoll-counting.so";
   void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE(handle != nullptr);
-  return reinterpret_cast<Function>(::dlsym(handle, "atoll_test_counts"))();
+  atoll_test::Counts counts;
+  reinterpret_cast<Function>(::dlsym(handle, "atoll_test_counts"))(&counts);
+  return counts;
 }
 
 struct Job {

@@ -139,7 +139,7 @@ TEST_CASE("sums of squares per block do not depend on where the blocks are summe
 TEST_CASE("exact sums equal those of a wider type, in any order") {
   std::mt19937_64 random(11);
   std::uniform_real_distribution<double> exponent(-40, 40);
-  for (const std::size_t n : {1, 2, 3, 1000, 100'000}) {
+  for (const std::size_t n : {1u, 2u, 3u, 1000u, 100'000u}) {
     std::vector<double> values(n);
     long double wide = 0;
     for (double& value : values) value = std::exp2(exponent(random) / (n > 100 ? 4 : 1));

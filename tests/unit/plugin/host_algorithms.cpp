@@ -18,7 +18,7 @@ Bytes noisy_sums(const Layout& layout, const GroupOptions& options) {
   run_ranks(
       backend(), layout,
       [&](Rank& rank) {
-        for (const std::uint64_t count : {1, 33, 270'001}) {
+        for (const std::uint64_t count : {1u, 33u, 270'001u}) {
           const Bytes mine = noisy_input(rank.rank(), count);
           Bytes out(mine.size());
           auto o = rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, mine.data(), out.data(), count);

@@ -104,7 +104,7 @@ TEST_CASE("broadcast is correct for every root") {
       run_ranks(backend(), layout,
                 [](Rank& rank) {
                   for (int root = 0; root < rank.size(); ++root) {
-                    for (const std::uint64_t count : {0, 1, 9000, 200'003})
+                    for (const std::uint64_t count : {0u, 1u, 9000u, 200'003u})
                       check_broadcast(rank, ATOLL_U8, count, root);
                   }
                   check_broadcast(rank, ATOLL_U8, 3'000'017 / fewer, rank.size() - 1);

@@ -142,7 +142,7 @@ TEST_CASE("sums in every kind of memory have the same bits") {
   for (const Layout& layout :
        {Layout{0, 0}, Layout{0, 0, 0}, Layout{0, 0, 0, 0, 0}, Layout{0, 0, 1, 1}}) {
     // With the larger counts the data forms several pieces, and the last ends within a cache line.
-    for (const std::uint64_t count : {1000, 30'001, 70'001}) {
+    for (const std::uint64_t count : {1000u, 30'001u, 70'001u}) {
       CAPTURE(text(layout));
       CAPTURE(count);
       const auto expected = sums_on(layout, Kind::window, count, {});

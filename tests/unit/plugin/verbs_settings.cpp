@@ -142,8 +142,8 @@ TEST_CASE("the timeout of a packet follows from the time after which a network i
 
 // encode() writes every member, so equal texts are equal contacts.
 TEST_CASE("a contact survives the text") {
-  for (const std::size_t rails : {1, 2, 8}) {
-    for (const std::size_t queue_pairs : {1, 2, 4}) {
+  for (const std::size_t rails : {1u, 2u, 8u}) {
+    for (const std::size_t queue_pairs : {1u, 2u, 4u}) {
       const auto contact = contact_of(rails, queue_pairs);
       const auto found = decode(encode(contact));
       CHECK(encode(found) == encode(contact));
@@ -232,8 +232,8 @@ Pairs pairs(const Rails& own, const Rails& peer) {
   for (std::size_t i = 0; i < own.size(); ++i) {
     if (result[i]) CHECK(back[*result[i]] == i);
   }
-  CHECK(std::ranges::count(result, none) + peer.size() ==
-        std::ranges::count(back, none) + own.size());
+  CHECK(std::ranges::count(result, none) + std::ssize(peer) ==
+        std::ranges::count(back, none) + std::ssize(own));
   return result;
 }
 
