@@ -121,7 +121,8 @@ void check_factors(Rank& self) {
   for (const Factors& factors : factors_of(self.size())) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
       for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
-        for (const std::uint64_t count : {0, 1, 13, 1009}) all(self, {dtype, op, count, factors});
+        for (const std::uint64_t count : {0u, 1u, 13u, 1009u})
+          all(self, {dtype, op, count, factors});
       }
     }
     for (const DType dtype : {DType::f32, DType::bf16}) {

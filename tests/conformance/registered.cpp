@@ -220,7 +220,7 @@ void check_mixed_memory(Rank& self) {
       self.rank() == last ? placed(self, &arena, &arena) : self,
       self.rank() % 2 == 0 ? placed(self, &arena, nullptr) : placed(self, nullptr, &arena)};
   for (Rank& mixture : mixtures) exercise_small(mixture);
-  for (const std::size_t i : {0, 1, 4}) exercise_large(mixtures[i], DType::f32);
+  for (const std::size_t i : {0u, 1u, 4u}) exercise_large(mixtures[i], DType::f32);
 }
 
 void check_allocation(Rank& self) {

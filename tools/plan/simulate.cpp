@@ -118,7 +118,8 @@ class Rank {
     engine_.memory().activations = activations_->bytes();
     tokens_ = device_.allocate(static_cast<std::size_t>(3 * job.micro_batch * job.seq) * 4);
     if (job.framework == train::simulated::Framework::atoll)
-      figures_ = device_.allocate(job.ranks() * sizeof(train::RankFigures));
+      figures_ =
+          device_.allocate(static_cast<std::size_t>(job.ranks()) * sizeof(train::RankFigures));
     engine_.initialize(1);
   }
 

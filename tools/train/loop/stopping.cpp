@@ -47,7 +47,7 @@ void stop_on_signals() {
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGUSR1, &action, &earlier_usr1);
   // The default action comes back, so that a second signal ends a job that hangs.
-  action.sa_flags = SA_RESTART | SA_RESETHAND;
+  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
   ::sigaction(SIGTERM, &action, nullptr);
   // A shell lets its background jobs ignore Ctrl-C.
   struct sigaction interrupt {};
