@@ -1,11 +1,9 @@
-// What a program needs to plan a job that it does not have: devices whose streams are clocks, and a
-// model of the time of arithmetic. Link libatoll_planner (atoll::planner), which libatoll does not
-// need.
+// Simulated devices and a model of the time of arithmetic. A program predicts with them how fast
+// a job runs, without its hardware. Link libatoll_planner (atoll::planner); libatoll does not need it.
 //
-// Work on a simulated device takes modelled time, buffers have sizes and no
+// The streams of a simulated device are clocks: work takes modelled time, buffers have sizes and no
 // memory, and collectives take the time that the model of the links gives. Engines, schedulers and
-// communicators run on such a device as on a GPU, so a program can measure a step of a job that it
-// does not have.
+// communicators run on such a device as on a GPU.
 //
 //   World world = World::simulated({.rank = 0, .hosts = 4, .ranks_per_host = 8});
 //   Device device = simulated::make_device({.name = "H100", .links = fabric.to_text()});

@@ -1,4 +1,4 @@
-// What a backend needs: errors, checks of operations, and the C table.
+// Code that every backend needs: errors, checks of operations, and the C table.
 //
 // Inside a backend, errors are C++ exceptions; at the C boundary guard() turns them into a status
 // and one line of text. check_operation() checks the arguments of an operation, and describe()

@@ -57,7 +57,7 @@ std::vector<std::string> failures_of(int ranks, const std::function<void(atoll::
 void check_refused(int ranks, const train::RunOptions& options,
                    const std::vector<std::string>& parts);
 
-// What a job of two ranks has said.
+// The log and the results of a job of two ranks.
 struct Told {
   std::vector<std::string> lines;     // of the log
   std::vector<std::string> failures;  // of each rank, as failures_of() returns them

@@ -111,7 +111,7 @@ Weights on_ranks(atoll::MeshShape shape, const Run& run) {
   return results.front();
 }
 
-// Returns the squared distance of the values from those that `wanted` returns, relative to these.
+// Returns the sum of (value - wanted)^2 over all elements, divided by the sum of wanted^2.
 double distance(const std::vector<float>& values, const std::function<float(std::size_t)>& wanted) {
   double squares = 0, size = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {

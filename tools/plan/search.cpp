@@ -191,7 +191,7 @@ Scaling scaling_of(const Candidate& best, const SearchSpace& space) {
 std::string growth(const Scaling& scaling) {
   if (scaling.hosts.size() < 2) return "--growth: there is only one number of hosts to try\n";
   std::string text = "tokens/s by hosts, each with its best settings:\n";
-  // Of a host, on the fewest hosts on which the job fits.
+  // Tokens/s of one host when the job uses the fewest hosts on which it fits.
   double one = 0;
   int fewest = 0;
   double before = 0;

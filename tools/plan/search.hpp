@@ -17,7 +17,7 @@ struct Candidate {
 
 struct SearchSpace {
   std::vector<atoll::fsdp::Strategy> strategies{};
-  std::vector<atoll::MeshShape> meshes{};  // empty: those that meshes_of() lists
+  std::vector<atoll::MeshShape> meshes{};  // empty: every mesh of meshes_of()
   std::vector<train::Recompute> recomputes{};
   std::vector<std::int64_t> micro_batches{};  // rows of a micro batch
   std::vector<int> prefetches{};              // units gathered ahead of compute; empty: the job's

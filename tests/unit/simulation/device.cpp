@@ -92,7 +92,7 @@ TEST_CASE("work that shares a resource slows down in proportion") {
 
 TEST_CASE(
     "work that uses a part of the compute units holds it, and other work computes on the rest") {
-  // Runs a kernel of 2 s beside transfers, each on a stream of its own. Returns the ends of all.
+  // Runs a kernel of 2 s and transfers, each on its own stream. Returns the time when each ends.
   const auto ends = [](double crowded_speed, double units, int transfers) {
     const Device device = device_with();
     std::vector<Stream> streams;

@@ -292,7 +292,7 @@ TEST_CASE("tickets count per key, and at_exit callbacks run in reverse order") {
     atoll::World moved = std::move(world);
     moved.at_exit([&](bool) {
       order += "second ";
-      // What a callback registers runs next.
+      // A callback that another callback registers runs directly after it.
       for (int i = 0; i < 100; ++i) moved.at_exit([&](bool) { order += "."; });
     });
     CHECK(order.empty());

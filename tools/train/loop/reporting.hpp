@@ -1,5 +1,5 @@
-// What a run tells and leaves in its results folder: the log of its plan, the progress line, the
-// records of its steps, metrics.json and report.html.
+// The output of a run: the log of its plan, the progress line, and in the results folder the records
+// of steps, metrics.json and report.html.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ using Extra = std::map<std::string, std::string>;
 // --resume-with-changes uses: data, seed, global_batch, optimizer, frozen and model.
 nlohmann::json same_run(const RunOptions& options, const Setup& setup,
                         const atoll::fsdp::Engine& engine);
-// What a checkpoint of this run after `done` steps records.
+// Returns the entries that a checkpoint of this run records after `done` steps.
 Extra recorded_by(const nlohmann::json& run, std::int64_t done);
 
 // Loads the checkpoint of --resume. Returns the number of completed steps, or nothing if --resume

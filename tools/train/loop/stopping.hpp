@@ -64,7 +64,7 @@ class Stopping {
   // Why this rank wants to end the run after this step.
   Stop wanted() const;
 
-  // What the ranks have decided.
+  // Whether, and why, all ranks stop after this step.
   Stop decided() const noexcept { return decided_; }
   void decide(Stop stop) noexcept { decided_ = stop; }
   // Why the run ended after `done` steps, before --steps; "" if it did not.

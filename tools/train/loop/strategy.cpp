@@ -74,7 +74,7 @@ fsdp::StrategyQuestion question(const PlannedRun& run, int micro_batches) {
                                                     : 8u,
       .activation_bytes = bytes_beside_engine(options, model, memory),
       .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory.bytes};
-  // A tied embedding needs a gradient buffer of its own.
+  // A tied embedding is used at both ends of backward, so no other unit shares its gradient buffer.
   if (model.tied) ++question.options.reduce_buffers;
   return question;
 }
