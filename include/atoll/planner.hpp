@@ -1,5 +1,6 @@
-// Simulated devices and a model of the time of arithmetic. A program predicts with them how fast
-// a job runs, without its hardware. Link libatoll_planner (atoll::planner); libatoll does not need it.
+// Simulated devices and a model of the time of arithmetic. A program predicts with them how fast a
+// job runs, without its hardware. Link libatoll_planner (atoll::planner), which libatoll does not
+// need.
 //
 // The streams of a simulated device are clocks: work takes modelled time, buffers have sizes and no
 // memory, and collectives take the time that the model of the links gives. Engines, schedulers and

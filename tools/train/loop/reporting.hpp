@@ -1,5 +1,5 @@
-// The output of a run: the log of its plan, the progress line, and in the results folder the records
-// of steps, metrics.json and report.html.
+// The output of a run: the log of its plan, the progress line, and in the results folder the
+// records of steps, metrics.json and report.html.
 #pragma once
 
 #include <cstdint>
