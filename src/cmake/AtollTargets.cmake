@@ -18,8 +18,11 @@ endfunction()
 
 # Compiler options for code whose speed does not matter, such as command lines and tests: -O1 in
 # release builds, which halves the compile time of headers such as CLI11, doctest and
-# cudnn-frontend.
+# cudnn-frontend, and -O0 with sanitizers, whose checks make the optimizer three times slower.
 set(ATOLL_LIGHT_OPTIONS $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:C,CXX>>:-O1>)
+if(ATOLL_SANITIZE)
+  set(ATOLL_LIGHT_OPTIONS $<$<COMPILE_LANGUAGE:C,CXX>:-O0>)
+endif()
 
 # atoll_optimize_lightly(TARGET...) compiles the targets with these options.
 function(atoll_optimize_lightly)
@@ -28,9 +31,13 @@ function(atoll_optimize_lightly)
   endforeach()
 endfunction()
 
-# Highway's targets for SVE, the scalable vectors of Arm. A scalable vector cannot be a member of a
-# structure, so kernels that keep vectors in structures exclude these targets and use NEON.
-set(atoll_highway_sve "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
+# Highway's targets that no kernel is compiled for. SVE has the scalable vectors of Arm: a scalable
+# vector cannot be a member of a structure, so kernels that keep vectors in structures use NEON.
+# AVX-512 runs the same code as AVX2, which suffices for sanitizers.
+set(atoll_highway_disabled "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
+if(ATOLL_SANITIZE)
+  string(APPEND atoll_highway_disabled "|HWY_AVX3")
+endif()
 
 # atoll_library(TARGET) sets the version in the file names of a library for users and, if it is
 # shared, the symbols that it exports. A linker script hides symbols that the compiler cannot hide,

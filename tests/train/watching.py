@@ -25,9 +25,9 @@ TRAIN = Path(sys.argv[1]).resolve()
 STEPS = 6
 
 
-def command(out, *flags):
+def command(out, *flags, peak_seconds="0.01"):
     return [TRAIN, "--model", "mistral-tiny", "--seq", "64", "--global-batch", "4", "--steps", str(STEPS),
-            "--samples", "40", "--no-checkpoint", "--threads", "1", "--peak-seconds", "0.01", "--quiet",
+            "--samples", "40", "--no-checkpoint", "--threads", "1", "--peak-seconds", peak_seconds, "--quiet",
             "--out", str(out), *map(str, flags)]
 
 
@@ -39,7 +39,8 @@ def run(arguments, code=0, env=None):
 
 
 def check_gates(folder):
-    text = run(command(folder / "slow", "--min-mfu", "1"), code=3)
+    # A busy machine makes a short measurement of the peak too low, and the MFU then exceeds 100 %.
+    text = run(command(folder / "slow", "--min-mfu", "1", peak_seconds="0.2"), code=3)
     assert "atoll-train: --min-mfu: MFU was " in text and "limit of 100.00 %" in text, text
     assert (folder / "slow" / "metrics.json").exists()
     text = run(command(folder / "large", "--max-memory", "1M"), code=4)
