@@ -94,7 +94,7 @@ class Registration;
 enum class ComputeUnits {
   any,  // as many as make the collective fast
   few,
-  none  // copy engines move the data, where the hardware can; sums still need some
+  none  // copy engines move data where the hardware can; sums still take compute units
 };
 
 struct CommunicatorOptions {
@@ -120,7 +120,7 @@ struct CommunicatorOptions {
   std::optional<std::chrono::milliseconds> timeout{};  // time limit of one collective
   std::optional<int> deterministic{};                  // 0 or 1, as in Config::deterministic
   std::optional<std::string> algorithm{};              // as in Config::algorithm
-  std::optional<ComputeUnits> compute_units{};         // without a parent: ComputeUnits::any
+  std::optional<ComputeUnits> compute_units{};         // without a parent the default is `any`
 };
 
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of

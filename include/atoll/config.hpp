@@ -52,7 +52,8 @@ struct ATOLL_API Config {
   std::string tuning;     // file with measured algorithm choices; `algorithm` overrides it
   // The action of a rank when its launcher (mpirun, slurmstepd, torchrun, ...) ends before it. ""
   // or "end": the rank reports a failure to the other ranks, and ends within 5 s. "parent": the
-  // same; without a launcher, the parent process counts as the launcher. "ignore": none.
+  // same; without a launcher, the parent process counts as the launcher. "ignore": the rank
+  // runs on.
   std::string parent;
   // Checksum of the data that the host backend sends over TCP. "" or "off": none. "crc32c": data
   // that arrives corrupted is an error.

@@ -71,7 +71,7 @@ inline constexpr std::size_t max_flight_communicators = 1024;
 inline constexpr std::size_t max_flight_ranks = std::size_t{1} << 20;
 inline constexpr std::size_t max_flight_text = 16384;
 inline constexpr std::size_t max_flight_stacks = 32;
-inline constexpr std::size_t max_flight_frames = 64;  // frames of one stack
+inline constexpr std::size_t max_flight_frames = 64;  // maximum number of frames of one stack
 
 enum class FlightState {
   enqueued,

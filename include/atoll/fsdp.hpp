@@ -98,7 +98,7 @@ struct Precision {
 
 // The names of the mesh axes that an engine uses.
 struct EngineAxes {
-  std::string replicate = "replicate";  // a mesh without this axis has one replica
+  std::string replicate = "replicate";  // replica axis; a mesh without this axis has one replica
   std::string shard = "shard";
 };
 
@@ -144,8 +144,8 @@ struct Options {
 // from (seed, unit name, parameter name, element), so it does not depend on the mesh or on the
 // number of ranks.
 struct Init {
-  float mean = 0;           // finite
-  float deviation = 0.02f;  // finite and 0 or above
+  float mean = 0;           // mean of the normal distribution; must be finite
+  float deviation = 0.02f;  // standard deviation; must be finite and at least 0
 };
 
 struct ATOLL_API ParamSpec {

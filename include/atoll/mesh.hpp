@@ -29,7 +29,7 @@ struct Axis {
   // Number of neighbouring ranks in a block. Under Config::deterministic the ranks of a block are
   // summed first. Divides the size of the axis; 0 means that the axis has no blocks.
   int block = 0;
-  std::shared_ptr<const void> hold{};  // while it exists, moving the World throws
+  std::shared_ptr<const void> hold{};  // while this pointer exists, moving the World throws
 
   int size() const noexcept { return static_cast<int>(ranks.size()); }
 };

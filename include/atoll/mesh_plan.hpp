@@ -125,7 +125,8 @@ ATOLL_API GroupRate group_rate(const Topology& topology, const std::vector<RankS
 struct LevelRates {
   GroupRate intra{}, inter{};
   bool are_known() const noexcept { return intra.is_known() && inter.is_known(); }
-  // Seconds of a collective in two levels, over hosts with `tensor` ranks each.
+  // Seconds of a two-level collective that moves a tensor of `bytes` over `ranks` ranks. Each host
+  // has `per_host` of them.
   double seconds(double bytes, int ranks, int per_host) const noexcept {
     return inter.seconds(bytes / per_host, ranks / per_host) + intra.seconds(bytes, per_host);
   }

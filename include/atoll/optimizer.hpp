@@ -83,17 +83,17 @@ ATOLL_API std::vector<ParamSettings> use_groups(Engine& engine, const OptimizerO
 
 struct StepOptions {
   // The gradients are multiplied by this factor before the norm and the update: 1 / scale if the
-  // loss was multiplied by `scale`. All ranks must pass the same; see Optimizer::step(). A factor
-  // other than 1 cannot be combined with update_in_backward().
+  // loss was multiplied by `scale`. All ranks must pass the same factor; see Optimizer::step(). A
+  // factor other than 1 cannot be combined with update_in_backward().
   float gradient_scale = 1;
   // When true, step() updates on a stream of the optimizer, not on `compute`, and takes only a few
   // blocks of a GPU. The next forward then runs beside the updates: each of its gathers waits for
   // the update of its unit. After such a step, work outside a Pass that uses parameters or
   // gradients (Segment::values) must first wait with Optimizer::wait_updates().
   bool beside_next_pass = false;
-  // Number of thread blocks of a GPU for such updates, except for those of the two units that
-  // forward uses first; 0 means no limit. Each block holds about one multiprocessor. CPUs ignore
-  // this number.
+  // Number of thread blocks of a GPU for updates beside the next pass, except for the updates of
+  // the two units that forward uses first; 0 means no limit. Each block holds about one
+  // multiprocessor. CPUs ignore this number.
   unsigned blocks_beside = 24;
 };
 // Returns the blocks_beside with which the updates of an AdamW step end within `forward_seconds`,

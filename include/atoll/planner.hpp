@@ -36,14 +36,14 @@ namespace atoll_v1::atoll::simulated {
 // work that holds them slows down in proportion, and work that uses all units waits. If concurrent
 // work uses more than 1 of another resource in total, this work slows down in proportion.
 struct Use {
-  double compute = 0;  // compute units, such as the SMs of a GPU
-  double memory = 0;   // bandwidth of the device's memory
-  double intra = 0;    // links inside a host
-  double inter = 0;    // links to other hosts
+  double compute = 0;  // share of the compute units, such as the SMs of a GPU
+  double memory = 0;   // share of the bandwidth of the device's memory
+  double intra = 0;    // share of the links inside a host
+  double inter = 0;    // share of the links to other hosts
 };
 
 struct TimedWork {
-  std::string name;    // for traces
+  std::string name;    // name of the work in traces
   double latency = 0;  // seconds before the work begins to use resources
   double seconds = 0;  // seconds that the work takes when nothing else runs
   Use use{};
@@ -54,15 +54,18 @@ struct TimedWork {
 
 struct DeviceOptions {
   std::string name = "simulated";
-  std::uint64_t memory_bytes = 0;  // 0: unlimited. More than that throws Error(out_of_memory)
-  double memory_gbyte_s = 1000;    // bandwidth of the memory, for the kernels of the library
-  // The same for single kernels by name ("adamw", "cast", "add", "fill", ...), where it was
+  // Limit of allocated bytes; 0: no limit. An allocation beyond the limit throws
+  // Error(out_of_memory).
+  std::uint64_t memory_bytes = 0;
+  double memory_gbyte_s = 1000;  // bandwidth of the memory for the library's kernels
+  // The bandwidth for single kernels by name ("adamw", "cast", "add", "fill", ...), where it was
   // measured.
   std::map<std::string, double, std::less<>> kernel_gbyte_s{};
-  // Compute units (SMs). Updates of few blocks, beside a forward, hold a unit per block; 0: none.
+  // Number of compute units (SMs); 0: none. A kernel of few thread blocks, such as an update beside
+  // a forward pass, holds one unit for each block.
   int units = 0;
-  double launch_seconds = 0;  // CPU time to enqueue one kernel or copy
-  std::string links{};        // FabricModel::to_text(); "" if there are no collectives
+  double launch_seconds = 0;  // seconds of CPU time to enqueue one kernel or copy
+  std::string links{};        // links as FabricModel::to_text() writes them; "" without collectives
 };
 
 // Throws Error(invalid_argument) for a bandwidth or a time that is not finite and positive (0 is
@@ -90,32 +93,32 @@ namespace atoll_v1::atoll {
 // that moves more bytes than it computes is limited by the memory. Everything else (norms,
 // activation functions, updates) takes the time of the bytes that it reads and writes.
 struct ComputeModel {
-  std::string name;      // "H100"
-  double peak_bf16 = 0;  // PeakRates: the base of MFU
-  double peak_f32 = 0;   // TF32 is not used
+  std::string name;      // name of the device, such as "H100"
+  double peak_bf16 = 0;  // FLOP/s in bf16 (PeakRates), the base of MFU
+  double peak_f32 = 0;   // FLOP/s in f32, without TF32
   // The measured rates of large products, and of attention over long sequences, as parts of
   // peak_bf16 or peak_f32.
   double best_product = 1;
   double best_attention = 1;
-  double flash_attention_2 = 1;  // attention by FlashAttention-2, which PyTorch uses
-  int units = 0;                 // compute units (SMs); 0: products have no tiles, as on CPUs
+  double flash_attention_2 = 1;  // part of the peak that FlashAttention-2, as in PyTorch, reaches
+  int units = 0;                 // number of compute units (SMs); 0: products have no tiles (CPUs)
   double memory_gbyte_s = 0;     // bandwidth of the memory that kernels reach
   std::uint64_t memory_bytes = 0;
-  std::uint64_t reserved_bytes = 0;  // context, libraries and NCCL's buffers of one rank
-  double kernel_s = 0;               // least time of a kernel
-  double launch_s = 0;               // CPU time to launch a kernel
+  std::uint64_t reserved_bytes = 0;  // bytes of context, libraries and NCCL's buffers of one rank
+  double kernel_s = 0;               // least seconds of a kernel
+  double launch_s = 0;               // seconds of CPU time to launch a kernel
   std::string source;                // where the figures come from
 };
 
 // Finds a device by a name such as "H100", "NVIDIA H200 SXM" or "a100-40gb". Throws
 // Error(not_found), which lists the known names.
 ATOLL_API const ComputeModel& find_compute_model(std::string_view name);
-// Returns the names of the table, in its order.
+// Returns the names of the known devices.
 ATOLL_API std::vector<std::string> compute_model_names();
 
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
-  bool bf16 = true;               // type of both operands; else f32
+  bool bf16 = true;               // true if both operands are bf16, false if they are f32
   std::uint64_t moved_bytes = 0;  // bytes of operands and result
 };
 
@@ -123,10 +126,10 @@ struct ProductShape {
 ATOLL_API double product_seconds(const ComputeModel& model, const ProductShape& shape);
 ATOLL_API double moving_seconds(const ComputeModel& model, double bytes);
 struct AttentionWork {
-  double flops = 0;      // operations, with the masked half left out
-  std::int64_t seq = 0;  // tokens of a sequence
+  double flops = 0;      // number of operations, without the masked half
+  std::int64_t seq = 0;  // number of tokens of a sequence
   bool bf16 = true;
-  bool flash_attention_2 = false;  // false: the device's fastest kernel
+  bool flash_attention_2 = false;  // true: FlashAttention-2; false: the device's fastest kernel
 };
 // Seconds of causal attention, without its launch by the CPU.
 ATOLL_API double attention_seconds(const ComputeModel& model, const AttentionWork& work);

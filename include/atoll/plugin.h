@@ -86,7 +86,7 @@ enum { /* atoll_reduce_op: operator of a reduction */
 enum { /* atoll_memory: kind of memory that holds src and dst */
   ATOLL_MEMORY_CPU = 0,
   ATOLL_MEMORY_CUDA = 1,
-  ATOLL_MEMORY_SIMULATED = 2 /* of a simulated device: an address without memory */
+  ATOLL_MEMORY_SIMULATED = 2 /* memory of a simulated device: addresses without data */
 };
 
 enum { /* atoll_collective_kind: kind of an operation */
@@ -189,7 +189,7 @@ typedef struct atoll_group {
   int32_t deterministic;
   int32_t host_ranks;    /* number of ranks of the whole job on the caller's host; 0: unknown */
   int32_t checksum;      /* ATOLL_CHECKSUM_..., equal on all ranks; a backend may ignore it */
-  int32_t compute_units; /* ATOLL_COMPUTE_UNITS_..., equal on all ranks; a wish */
+  int32_t compute_units; /* ATOLL_COMPUTE_UNITS_..., equal on all ranks; a hint */
   /* Time without any answer from another host after which the network counts as cut; 0 leaves the
    * choice to the backend. A rank that is slow or stopped is not a cut. */
   int64_t cut_ns;
@@ -204,9 +204,9 @@ typedef struct atoll_cost {
   size_t size;
   double latency_s; /* seconds before data flows */
   double seconds;   /* seconds during which data flows when nothing else uses the links */
-  double intra;     /* share of the links inside a host that it uses while data flows */
-  double inter;     /* share of the links of a host to other hosts */
-  double compute;   /* share of the compute units of the device */
+  double intra;     /* share of the links inside a host that are in use while data flows */
+  double inter;     /* share of the links to other hosts that are in use while data flows */
+  double compute;   /* share of the device's compute units that are in use while data flows */
 } atoll_cost;
 
 /* One collective, send or recv. Counts are numbers of elements. all_gather sends `count` elements

@@ -179,7 +179,8 @@ struct ATOLL_API Topology {
   // Discovers all hosts of the job and merges the results; the lowest rank on each host discovers
   // that host. Collective. Every rank throws when one of them fails. Defined in src/comm.
   static Topology discover(World& world);
-  // Do the same for the RDMA ports alone, which takes little time: for compare_ports().
+  // Like discover_local() and discover(), but fast, because they find only the RDMA ports. For
+  // compare_ports().
   static Topology discover_local_ports(std::string_view host_id = {});
   static Topology discover_ports(World& world);
 

@@ -185,9 +185,11 @@ class ATOLL_API World {
   friend struct WorldInternals;  // this class is defined in src/world/world_internals.hpp
   struct ATOLL_LOCAL Impl;
   ATOLL_LOCAL explicit World(std::unique_ptr<Impl> impl);
-  ATOLL_LOCAL Impl& impl() const;                      // throws if this World has been moved
-  ATOLL_LOCAL Impl& joined() const;                    // as impl(), and throws in a forked child
-  void fail_by(const std::exception* error) noexcept;  // null: not a std::exception
+  ATOLL_LOCAL Impl& impl() const;    // throws if this World has been moved
+  ATOLL_LOCAL Impl& joined() const;  // like impl(), and also throws in a forked child
+  // Fails the job with the text of `error`; null stands for an exception that is not a
+  // std::exception.
+  void fail_by(const std::exception* error) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -70,7 +70,7 @@ class DocumentEvents {
     open_.pop_back();
     return finish();
   }
-  // Hands a member of the outermost object over.
+  // Passes a complete member of the outermost object to member_, and forgets it.
   bool finish() {
     if (!member_ || open_.size() != 1 || !root_.is_object()) return true;
     member_(root_.begin().key(), root_.begin().value());

@@ -12,9 +12,9 @@
 namespace atoll_v1::atoll::fsdp {
 
 struct JsonLimits {
-  std::size_t depth = 8;            // nesting of objects and lists
-  std::size_t values = 50'000'000;  // objects, lists, texts, numbers
-  std::uint64_t first_byte = 0;     // place of the text in its file, for errors
+  std::size_t depth = 8;            // maximum nesting of objects and lists
+  std::size_t values = 50'000'000;  // maximum number of objects, lists, texts and numbers
+  std::uint64_t first_byte = 0;     // byte offset of the text in its file, for errors
 };
 
 // Receives a member of the outermost object, which is then forgotten.
@@ -22,8 +22,8 @@ using JsonMember = std::function<void(const std::string& key, const nlohmann::js
 
 // Returns the value, without the members that `member` receives. Throws Error(bad_data), which
 // names the file, if the text is not JSON (with the byte), has a key twice in one object, or
-// exceeds a limit (with the first byte). Of the outermost object, `member` must find a key that
-// comes twice.
+// exceeds a limit (with the first byte). If there is a `member`, it must find the keys that the
+// outermost object has twice.
 nlohmann::json parse_bounded_json(std::string_view text, const std::filesystem::path& file,
                                   JsonLimits limits = {}, const JsonMember& member = {});
 

@@ -203,7 +203,7 @@ class ShardReader {
 // with copies on the disk of each host.
 void compare_checkpoints(const RankSet& ranks, const fs::path& folder,
                          const CheckpointIndex& index) {
-  // Version 2 has no id of the save.
+  // A checkpoint of version 2 has no id of the save.
   const std::string id =
       index.has_digests() ? index.save : fmt::format("{:016x}", fnv1a(index.content.dump()));
   const auto texts =

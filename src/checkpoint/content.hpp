@@ -16,7 +16,7 @@ namespace atoll_v1::atoll::fsdp {
 
 std::string tensor_name(std::string_view unit, std::string_view bucket, std::string_view what);
 std::string state_tensor(std::string_view state);
-// The name of the tensor of a state that is not elementwise, of one parameter.
+// Returns the name of the tensor that holds a state of one parameter; the state is not elementwise.
 std::string whole_tensor(std::string_view unit, std::string_view param, std::string_view state);
 
 // In the functions below, `optimizer` is null if the caller brings its own optimizer.

@@ -58,7 +58,8 @@ void Mapping::advise(std::span<const std::byte> part, int advice) const noexcept
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t first = static_cast<std::size_t>(part.data() - data_) / page * page;
   const std::size_t last = static_cast<std::size_t>(part.data() - data_) + part.size();
-  ::madvise(const_cast<std::byte*>(data_ + first), last - first, advice);  // may fail: only advice
+  // A failure does no harm, because the kernel need not follow the advice.
+  ::madvise(const_cast<std::byte*>(data_ + first), last - first, advice);
 }
 
 void Mapping::expect_parts() const noexcept { advise(bytes(), MADV_RANDOM); }

@@ -50,7 +50,7 @@ void filesystem(const Call& call) {
 // folder is Error(io) at once: opening never waits for a writer. Throws Error(io).
 net::Fd open_regular(const std::filesystem::path& path, std::uint64_t& size);
 
-// A regular file in memory, read-only. The file must not become shorter meanwhile.
+// A regular file in memory, read-only. The file must not become shorter while the object exists.
 class Mapping {
  public:
   explicit Mapping(const std::filesystem::path& path);

@@ -143,7 +143,7 @@ fs::path without_slash(const fs::path& folder) {
 }
 
 fs::path without_link(const fs::path& wanted) {
-  constexpr int most_links = 40;  // as many as the kernel follows
+  constexpr int most_links = 40;  // the number of links that the kernel follows
   fs::path folder = without_slash(wanted);
   filesystem([&] {
     for (int links = 0; fs::is_symlink(fs::symlink_status(folder)); ++links) {

@@ -34,7 +34,7 @@ std::optional<std::size_t> find_digest(std::string_view text) {
   return text.size() - begin >= digest_digits ? std::optional(begin) : std::nullopt;
 }
 
-// The digest of an index is computed with zeros in its place.
+// The digest of an index is that of the text with zeros in place of the digits of the digest.
 std::string digest_of_index(std::string text, std::size_t digits) {
   text.replace(digits, digest_digits, digest_digits, '0');
   return digest_text(digest_of(std::string_view(text)));

@@ -18,16 +18,16 @@ inline constexpr int checkpoint_version = 3;
 // A shard file as its save left it.
 struct ShardFile {
   std::uint64_t bytes = 0;  // size of the file
-  std::string header;       // digest of its header, which contains the digests of its data
+  std::string header;       // digest of the file's header, which contains the digests of the data
 };
 
 struct CheckpointIndex {
-  nlohmann::json content;  // "units", "extra" and other entries
+  nlohmann::json content;  // entries of index.json: "units", "extra" and others
   std::uint64_t shards = 0;
-  std::uint64_t steps = 0;  // of the optimizer
-  // Empty in version 2:
+  std::uint64_t steps = 0;  // number of steps of the optimizer
+  // The members below are empty in version 2.
   std::string save;              // id of the save, equal in all files of a checkpoint
-  std::vector<ShardFile> files;  // by shard
+  std::vector<ShardFile> files;  // shard files, indexed by shard
 
   bool has_digests() const noexcept { return !save.empty(); }
 };

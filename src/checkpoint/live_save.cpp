@@ -93,7 +93,7 @@ bool LiveSave::allocate_copy(std::unique_lock<std::mutex>& lock, Part& part) {
   try {
     part.copy = device_.allocate_staging(part.bytes);
     return true;
-  } catch (const Error&) {  // no memory: the update waits instead
+  } catch (const Error&) {  // there is no memory for the copy, so the update waits
     changed_.wait(lock, [&] { return over_ || part.state != Part::State::live; });
     return false;
   }
@@ -148,7 +148,7 @@ void LiveSave::wait() {
 void LiveSave::run() noexcept {
   std::exception_ptr problem;
   try {
-    stream_.synchronize();  // the updates before the save
+    stream_.synchronize();  // waits for the updates before the save
     write_all();
   } catch (...) {
     problem = std::current_exception();
@@ -178,7 +178,7 @@ void LiveSave::write_all() {
 
 void LiveSave::write_part(SafetensorsWriter& writer, Part& part) {
   std::vector<std::byte> bytes;
-  std::uint64_t offset = 0;  // in the copy
+  std::uint64_t offset = 0;  // byte offset of the tensor in the copy
   for (const auto& [name, view] : part.tensors) {
     for (std::uint64_t done = 0; done < view.bytes();) {
       const std::uint64_t size = std::min(piece_bytes, view.bytes() - done);
@@ -213,7 +213,7 @@ bool LiveSave::read_live(const Part& part, const std::byte* from, std::uint64_t 
     return true;
   }
   if (!limits_.decides_early) return false;
-  // If the update has not begun after the read, it had not changed what was read.
+  // If the update has not begun when the read has ended, the update has not changed what was read.
   lock.unlock();
   if (part.ready.happened()) return false;
   read(from, bytes);

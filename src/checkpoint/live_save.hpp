@@ -36,11 +36,11 @@ struct UnitTensors {
 class LiveSave final : public LiveReader {
  public:
   struct Limits {
-    std::uint64_t most_copied = 0;  // bytes
-    bool decides_early = false;     // in before_update(), as for GPUs
+    std::uint64_t most_copied = 0;  // maximum bytes of all copies together
+    bool decides_early = false;     // true if before_update() decides whether to copy, as for GPUs
   };
 
-  // Reads `tensors` behind the work that `stream` waits for. The memory of the tensors must outlive
+  // Reads `tensors` after the work that `stream` waits for. The memory of the tensors must outlive
   // this object.
   LiveSave(std::filesystem::path folder, std::vector<UnitTensors> tensors, ShardIdentity identity,
            const Device& device, Stream stream, Limits limits);
@@ -62,13 +62,13 @@ class LiveSave final : public LiveReader {
   struct Part : UnitTensors {
     std::uint64_t bytes = 0;
     enum class State {
-      live,    // read from the memory that the optimizer updates
-      copied,  // read from `copy`, once `ready` has happened
+      live,    // the thread reads the memory that the optimizer updates
+      copied,  // the thread reads `copy`, once `ready` has happened
       written
     } state = State::live;
     Buffer copy;
     Stamp copy_begin, copy_end;
-    Event ready;  // comes before the update, and behind the copy if there is one
+    Event ready;  // event before the update, and after the copy if there is one
   };
   // A wait of before_update(). It stalls the stream from the time at which the stream has nothing
   // else to do.
@@ -103,7 +103,7 @@ class LiveSave final : public LiveReader {
   std::condition_variable changed_;
   std::vector<Part> parts_;
   std::uint64_t copied_ = 0;  // bytes of all copies
-  double stalled_s_ = 0;      // of tasks of streams
+  double stalled_s_ = 0;      // seconds for which tasks of streams waited or copied
   std::vector<Wait> waits_;
   bool over_ = false;
   bool stopping_ = false;

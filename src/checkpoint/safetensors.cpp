@@ -50,7 +50,7 @@ constexpr JsonLimits header_limits{
 // Reports an error at a byte of the file. Positions are looked up only when an error is reported.
 struct Complaints {
   const fs::path& path;
-  std::string_view text;  // of the JSON header
+  std::string_view text;  // text of the JSON header
 
   template <class... Args>
   [[noreturn]] void at(std::uint64_t offset, fmt::format_string<Args...> what,

@@ -43,7 +43,7 @@ inline constexpr std::uint64_t safetensors_length_bytes = 8;
 
 // The header of a file.
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries;  // in the order of their data in the file
+  std::vector<SafetensorsEntry> entries;  // entries in the order of their data in the file
   std::map<std::string, std::string, std::less<>> metadata;
   std::uint64_t data_begin = 0;  // offset of the first byte of data in the file
 
@@ -51,7 +51,7 @@ struct SafetensorsHeader {
     std::uint64_t digest;
     std::uint32_t entry;
   };
-  std::vector<Name> names;  // of all entries, sorted by digest
+  std::vector<Name> names;  // names of all entries, sorted by digest
 
   // Returns null if there is no tensor with this name.
   const SafetensorsEntry* find(std::string_view name) const noexcept;
@@ -91,7 +91,7 @@ class SafetensorsFile {
     return content_->header.metadata;
   }
   const std::filesystem::path& path() const noexcept { return content_->path; }
-  // The bytes of the whole file, and of its header with the length.
+  // bytes() returns the bytes of the whole file, and header_bytes() the length and the header.
   std::span<const std::byte> bytes() const noexcept { return content_->mapping.bytes(); }
   std::span<const std::byte> header_bytes() const noexcept {
     return bytes().first(content_->header.data_begin);
@@ -150,7 +150,7 @@ class SafetensorsWriter {
   FileWriter file_;
   std::uint64_t written_ = 0;
   std::size_t tensor_ = 0;  // the tensor that write() continues
-  BlockDigests digests_;    // of the blocks of this tensor
+  BlockDigests digests_;    // digests of the blocks of this tensor
 };
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -70,7 +70,7 @@ std::string new_save_id(const RankSet& ranks) {
 struct Begun {
   fs::path folder;
   ShardIdentity identity;
-  std::optional<SaveFolder> saved;  // only on the engine's lowest rank
+  std::optional<SaveFolder> saved;  // set only on the engine's lowest rank
 };
 
 void begin_save(Begun& begun, std::string_view call, const fs::path& wanted, Engine& engine,
@@ -111,8 +111,8 @@ struct PendingSave::Impl {
   Engine& engine;
   EngineLink link;  // null when the engine has been destroyed
   Begun begun{};
-  json content{};                    // of the index, on the lowest rank
-  std::shared_ptr<LiveSave> live{};  // only on ranks that write a file
+  json content{};                    // content of the index; set only on the lowest rank
+  std::shared_ptr<LiveSave> live{};  // set only on ranks that write a file
 };
 
 struct PendingSaveAccess {
@@ -184,7 +184,7 @@ PendingSave begin_writing(std::string_view call, const fs::path& folder, Engine&
     if (impl->begun.saved) impl->content = describe(engine, optimizer, extra);
     if (engine.scheduler().replicate_index() != 0) return;
     Stream stream = engine.device().stream({.name = "save"});
-    // Until parameters, moments and states have the values to save.
+    // Waits until parameters, moments and states have the values to save.
     EngineAccess::gathering(engine).wait_updated(stream);
     EngineAccess::gathering(engine).wait_written(stream);
     impl->live = std::make_shared<LiveSave>(

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 struct Setting {
   const char* key;
-  const char* name;  // in messages
+  const char* name;  // name of the setting in messages
   float ParamSettings::*value;
 };
 constexpr std::array settings_of_index{

@@ -132,7 +132,7 @@ void StoredShards::read_int8(const Shard& shard, Tensor& tensor, std::uint64_t f
   // Copied because the file format does not guarantee alignment.
   std::vector<Int8Block> aligned((end - begin) / sizeof(Int8Block));
   std::memcpy(aligned.data(), data.part(begin, end - begin).data, end - begin);
-  const std::uint64_t before = first % int8_block;  // values of the first block that are not read
+  const std::uint64_t before = first % int8_block;  // number of values before `first` in its block
   std::vector<float> all(before + values.size());
   cpu::dequantize(all, aligned.data());
   std::ranges::copy(std::span(all).subspan(before), values.begin());

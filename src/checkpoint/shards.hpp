@@ -30,7 +30,7 @@ std::filesystem::path shard_path(const std::filesystem::path& folder, std::uint6
 std::map<std::string, std::string> shard_metadata(const ShardIdentity& identity);
 
 // Opens a file that a rank has just written, and returns its entry for the index. Throws Error(io)
-// if the file does not exist here, Error(mismatch) if it is another shard or of another save.
+// if this rank cannot see the file, Error(mismatch) if it is another shard or of another save.
 ShardFile examine_shard(const std::filesystem::path& folder, const ShardIdentity& identity);
 
 // The shard files of a checkpoint, opened when they are needed.

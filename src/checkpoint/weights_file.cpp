@@ -155,7 +155,8 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
     });
     writer.emplace(partial, declared, std::map<std::string, std::string>{{"format", "pt"}});
   };
-  // The first error of the unit; all parameters of a unit are visited after an error.
+  // The first error of the unit. After an error, the other parameters of the unit are still
+  // visited.
   std::exception_ptr problem;
   std::vector<std::byte> bytes;
   auto name_of_next = names.begin();
@@ -187,7 +188,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
     });
   } catch (...) {
     std::error_code ignored;
-    if (ranks.is_first()) fs::remove(partial, ignored);  // may have filled the disk
+    if (ranks.is_first()) fs::remove(partial, ignored);  // the file may have filled the disk
     throw;
   }
 }

@@ -50,7 +50,7 @@ struct SettingRow {
   std::string_view meaning;
   Field field;
   Limits limits{};             // range of a number or duration; unused for texts
-  std::string_view choices{};  // the texts that are allowed besides "", separated by '|'; "": all
+  std::string_view choices{};  // allowed texts besides "", separated by '|'; "" allows all texts
 };
 
 const SettingRow rows[] = {
@@ -296,7 +296,7 @@ void read_environment(Config& config, std::vector<std::string>& warnings) {
 }  // namespace
 
 std::string read_settings_file(std::string_view setting, const std::string& name) {
-  const std::string path = terminal_safe(name);  // for messages
+  const std::string path = terminal_safe(name);  // the path as messages show it
   // O_NONBLOCK: opening a pipe must not wait for a writer.
   const net::Fd file(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   require(static_cast<bool>(file), errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,

@@ -1,5 +1,6 @@
 // Reads and deletes folders. The functions of std::filesystem that do this allocate memory in
-// noexcept functions of libstdc++, so they end the process if memory runs out. These throw.
+// noexcept functions of libstdc++, so they end the process if memory runs out. The functions below
+// throw instead.
 #pragma once
 
 #include <filesystem>

@@ -48,7 +48,8 @@ bool is_link_local(const sockaddr* address) {
 std::vector<Interface> list_interfaces() {
   ifaddrs* raw = nullptr;
   if (::getifaddrs(&raw) != 0) {
-    // Otherwise the list would be empty, and a name in ATOLL_INTERFACE would seem to be wrong.
+    // Without this error the list would be empty, and a name in ATOLL_INTERFACE would seem to be
+    // wrong.
     const bool is_short = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
     require(!is_short, ErrorCode::io, "cannot list the network interfaces of this host: {}",
             std::generic_category().message(errno));

@@ -29,7 +29,7 @@ constexpr std::uint64_t least_checked = std::uint64_t{1} << 26;
 std::vector<fs::path> control_groups(std::string_view controller, const fs::path& root) {
   std::vector<fs::path> groups;
   std::ifstream in(root / "proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {  // NUMBER:CONTROLLERS:/PATH
+  for (std::string line; std::getline(in, line);) {  // a line is NUMBER:CONTROLLERS:/PATH
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == line.npos) continue;
     fs::path base = root / "sys/fs/cgroup";

@@ -16,7 +16,7 @@ namespace atoll_v1::atoll {
 struct FreeMemory {
   std::uint64_t host;     // bytes that all processes of the host together can still take
   std::uint64_t process;  // bytes that this process can still take within its limits
-  std::string limit;      // names the limit behind `process`
+  std::string limit;      // name of the limit that determines `process`
 };
 
 // Reads /proc/meminfo, the memory limits of the control groups of this process, and RLIMIT_AS. A

@@ -64,8 +64,8 @@ thread_local bool in_sink = false;  // true while this thread calls the sink
 
 void write_to_stderr(Level level, const std::string& text) { logger().log(to_spdlog(level), text); }
 
-// Passes a message to the program's sink. Returns false if there is none, or if this thread is
-// inside it. The mutex is not taken twice on a thread, because that could wait for ever.
+// Passes a message to the program's sink. Returns false if there is no sink, or if this thread is
+// inside the sink. The mutex is not taken twice on a thread, because that could wait for ever.
 bool write_to_sink(Level level, const std::string& text) {
   if (in_sink) return false;
   OwnSink& own = own_sink();

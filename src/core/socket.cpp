@@ -191,7 +191,7 @@ void configure_stream(int socket) noexcept {
 }
 
 void notice_cut(int socket, std::chrono::seconds limit) noexcept {
-  constexpr int probes = 6;  // one per second (TCP_KEEPINTVL)
+  constexpr int probes = 6;  // number of probes, one per second (TCP_KEEPINTVL)
   const int idle = static_cast<int>(std::clamp<std::int64_t>(limit.count(), 1, 32767));
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, idle);

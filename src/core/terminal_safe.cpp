@@ -16,7 +16,8 @@ struct Character {
   char32_t code = 0;
 };
 Character first_character(std::string_view text) noexcept {
-  constexpr std::array<char32_t, 5> least = {0, 0, 0x80, 0x800, 0x10000};  // by number of bytes
+  // The smallest code point for each number of bytes; a smaller one needs fewer bytes.
+  constexpr std::array<char32_t, 5> least = {0, 0, 0x80, 0x800, 0x10000};
   const auto lead = static_cast<unsigned char>(text.front());
   const auto ones = static_cast<std::size_t>(std::countl_one(lead));
   const std::size_t bytes = ones == 0 ? 1 : ones;

@@ -61,7 +61,7 @@ void Gathering::unshard(Stream& compute, std::size_t position, std::string_view 
   const bool first = position == unshard.first;
   if (sharding_.resident) {
     if (!first) return;
-    compute.wait(units_[unit.index].updated);  // does not count as exposed communication
+    compute.wait(units_[unit.index].updated);  // this wait is not exposed communication
     if (setup_.sharded()) scheduler_.wait(compute, units_[unit.index].gathered, unit.name);
     return;
   }

@@ -60,7 +60,7 @@ void check_rate(std::string_view call, float learning_rate) {
 
 // How the optimizer updates this rank's shard of a bucket.
 struct BucketUpdate {
-  std::vector<UpdateRange> ranges;  // neighbours with equal settings are one range
+  std::vector<UpdateRange> ranges;  // neighbouring elements with equal settings form one range
   std::uint64_t rounding_key;       // the seed of stochastic rounding; 0: rounds to nearest
 };
 
@@ -319,10 +319,10 @@ struct Optimizer::Impl {
   StepComparison comparison{setup.ranks};
   Buffer moment1, moment2;
   BucketParts first_moments, second_moments;    // empty for an optimizer without moments
-  std::vector<std::vector<BucketUpdate>> plan;  // by unit and bucket
+  std::vector<std::vector<BucketUpdate>> plan;  // update of each bucket, by unit and bucket
 
-  Buffer local_blocks;                     // this rank's sums of squares per block, by unit
-  Buffer gathered_blocks;                  // sums of squares per block, of all shards
+  Buffer local_blocks;     // this rank's sums of squared gradients per block, by unit
+  Buffer gathered_blocks;  // sums of squares per block, of all shards
   std::vector<std::uint64_t> first_block;  // first block of each unit in local_blocks
   Buffer result;                           // f64: norm, clip factor, number of steps
   Buffer reported;                         // f64: norm after updates in backward
@@ -338,9 +338,9 @@ struct Optimizer::Impl {
   std::vector<bool> updated;  // true for each unit that this step has updated
   // Learning rate given to update_in_backward(); empty when it was not called.
   std::optional<float> in_backward;
-  unsigned blocks_beside = 0;  // for updates of the current step beside the next pass
-  unsigned most_blocks = 0;    // of a GPU, for the current update; 0: no limit
-  Stream updates;              // of updates in backward
+  unsigned blocks_beside = 0;  // limit of thread blocks for updates beside the next pass
+  unsigned most_blocks = 0;    // limit of thread blocks for the current update; 0: no limit
+  Stream updates;              // stream of updates in backward
   // Stream of updates beside forward. It has a high priority, so that their few thread blocks get a
   // multiprocessor as soon as one is free. Empty until the first step that uses it.
   std::optional<Stream> beside_forward;
@@ -386,7 +386,8 @@ void Optimizer::step(float learning_rate, Stream& compute, StepOptions step_opti
   const StepValues values{learning_rate, step_options.gradient_scale};
   impl.comparison.add(values, [&] { impl.check_step(values, compute); });
   EngineAccess::pass(impl.engine).use_gradients();
-  EngineAccess::gathering(impl.engine).add_writer(compute);  // of states, such as averages
+  // The caller may then write states, such as averages, on `compute`.
+  EngineAccess::gathering(impl.engine).add_writer(compute);
   const bool beside = step_options.beside_next_pass;
   if (beside && !impl.beside_forward) {
     impl.beside_forward =

@@ -17,7 +17,7 @@ std::string full_name(const UnitState& unit, const ParamSpec& param) {
   return fmt::format("{}.{}", unit.name, param.name);
 }
 
-// The settings that the options have, and that a group may have.
+// Checks the settings that OptimizerOptions has, and that a parameter group may have.
 void check_settings(float weight_decay, float beta1, float beta2,
                     std::optional<std::string_view> group = {}) {
   check_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)", group);

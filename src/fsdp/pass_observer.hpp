@@ -25,8 +25,9 @@ class PassObserver {
   PassObserver(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}
   void seal();  // must be called once, after Storage::allocate()
 
-  // The scope at `position` begins or ends on `compute`. `mode` is that of the unit's gradients,
-  // and WriteMode::none in forward. complete() follows close() unless the pass is abandoned.
+  // Call open() when the scope at `position` begins on `compute`, and close() when the scope ends.
+  // Then call complete(), which checks gradients, unless the pass is abandoned. `mode` says how
+  // compute writes the gradients of the unit; it is WriteMode::none in forward.
   void open(Stream& compute, std::size_t position, WriteMode mode);
   void close(Stream& compute, std::size_t position);
   void complete(Stream& compute, std::size_t position);
@@ -45,7 +46,7 @@ class PassObserver {
 
  private:
   struct Guarded {
-    const void* memory = nullptr;             // address in the first mapping
+    const void* memory = nullptr;             // address of the memory in the first mapping
     std::shared_ptr<GuardedMapping> mapping;  // null if the memory is not guarded
     View view_of(View view) const;
   };
@@ -53,8 +54,8 @@ class PassObserver {
     Guarded parameters, gradients;
     // The members below describe the scope of the last pass.
     WriteMode mode = WriteMode::none;
-    Stamp begun{};            // for traces
-    std::uint64_t range = 0;  // of profilers
+    Stamp begun{};            // start of the scope, for traces
+    std::uint64_t range = 0;  // id of the scope's range in profilers
   };
 
   bool is_backward(std::size_t position) const noexcept;
@@ -75,7 +76,7 @@ class PassObserver {
 
   EngineSetup& setup_;
   const Storage& storage_;
-  std::vector<Scope> scopes_;  // by position in the pass
+  std::vector<Scope> scopes_;  // scope at each position in the pass
   // For each unit and parameter: true when the last backward scope has asked for the gradient.
   std::vector<std::vector<bool>> asked_;
   bool warned_of_unwritten_ = false;

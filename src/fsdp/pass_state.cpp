@@ -161,7 +161,7 @@ void PassState::use_gradients() noexcept {
 }
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
-  // First, because the memory of such a unit may be gone.
+  // This check comes first, because the memory of a unit of another engine may be gone.
   require(setup_.has_unit(unit),
           "{}: the unit is not one of this engine, or its engine has been destroyed: use "
           "Engine::unit() of the engine of this pass",
@@ -293,7 +293,7 @@ void PassState::end() noexcept {
     // The destructor of a stream waits for its work, so if the compute stream is gone, a lane can
     // record the end of the pass.
     Stream& last = *compute_ ? **compute_ : scheduler_.stream(Lane::gather);
-    ended_ = last.record();  // also after a failure, because compute may still read buffers
+    ended_ = last.record();  // needed even after a failure, because compute may still read buffers
     setup_.world().check();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;
@@ -379,7 +379,7 @@ void Engine::parameters_changed(Stream& compute) {
 
 void EngineAccess::parameters_changed(Engine& engine, Stream& compute) {
   pass(engine).change_parameters();
-  gathering(engine).wait_updated(compute);  // of an optimizer's step on another stream
+  gathering(engine).wait_updated(compute);  // an optimizer's step may update on another stream
   for (const auto& unit : engine.units()) {
     for (const UnitBucket& bucket : state_of(*unit).buckets) {
       if (bucket.compute_copy.count == 0) continue;

@@ -45,9 +45,10 @@ class PassState {
   // `call`, if uses of units or micro batches of the step are missing, so that gradients are not
   // summed over all ranks.
   void wait_gradients(Stream& compute, std::string_view call = "wait_gradients");
-  // Declares that an optimizer of the caller may read the gradients, and that it, or another writer
-  // of master parameters, has finished. change_parameters() throws Error(invalid_argument) during a
-  // pass, until all its scopes have ended.
+  // read_gradients() declares that an optimizer of the caller may read the gradients.
+  // change_parameters() declares that this optimizer, or another writer of master parameters, has
+  // finished; it throws Error(invalid_argument) during a pass, until all scopes of the pass have
+  // ended.
   void read_gradients() noexcept { gradients_read_ = true; }
   void change_parameters();
   // Throws Error(invalid_argument) if the gradients are complete, but no caller has waited for
@@ -97,7 +98,7 @@ class PassState {
   std::uint64_t number_ = 0;  // number of passes that have begun
   bool active_ = false;
   bool abandoned_ = false;
-  std::optional<Error> finding_;      // of the lifetime checker, at the end of a scope of the pass
+  std::optional<Error> finding_;      // error that the lifetime checker found at the end of a scope
   std::optional<Error> end_failure_;  // set if the end of a scope failed; then the pass is over
   PassOptions options_;
   StreamLink compute_;            // the stream that was passed to begin()
@@ -109,7 +110,7 @@ class PassState {
   int next_micro_ = 0;            // index of the next micro batch; 0 begins a new step
   int step_micros_ = 1;           // number of micro batches in the step
   bool gradients_complete_ = false;
-  bool gradients_waited_ = false;  // true when wait_gradients() has succeeded for them
+  bool gradients_waited_ = false;  // true when wait_gradients() has succeeded for these gradients
   bool gradients_used_ = false;    // true when a step has used the complete gradients
   // True when a caller has waited for the gradients and not changed parameters since.
   bool gradients_read_ = false;

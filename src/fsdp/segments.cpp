@@ -47,7 +47,7 @@ void check_state_name(const EngineSetup& setup, std::string_view name) {
 
 using Counts = std::vector<std::vector<std::uint64_t>>;
 
-constexpr std::uint64_t most_param_elements = std::uint64_t{1} << 44;  // of one parameter; 64 TiB
+constexpr std::uint64_t most_param_elements = std::uint64_t{1} << 44;  // 64 TiB of f32
 
 Counts counts_of(const EngineSetup& setup, std::string_view name,
                  const std::function<std::uint64_t(const Unit&, const ParamSpec&)>& elements) {

@@ -203,7 +203,7 @@ void EngineSetup::end_live_save() {
   try {
     live_save->wait();
   } catch (...) {
-    return;  // finish() throws the error
+    return;  // PendingSave::finish() throws the error
   }
 }
 

@@ -43,7 +43,7 @@ class LiveReader {
 struct UnitBucket {
   DType dtype = DType::f32;  // type of the parameters as compute reads them
   bool trainable = true;
-  bool quantized = false;  // ranks keep and send blocks of 8-bit integers (int8_blocks.hpp)
+  bool quantized = false;  // true if ranks keep and send blocks of 8-bit integers (int8_blocks.hpp)
   BucketLayout layout;
   // Position of the bucket in the unit's parameter slot, in bytes.
   std::uint64_t gathered_offset = 0;
@@ -167,7 +167,7 @@ using BucketParts = std::vector<std::vector<View>>;
 // A state that Engine::add_state() has added.
 struct OwnState {
   Buffer memory;
-  BucketParts parts{};  // f32; none if the state is not elementwise
+  BucketParts parts{};  // parts of the state in f32; none if the state is not elementwise
   // For a state that is not elementwise: the number of its elements and, on ranks with a segment of
   // the parameter, the elements, by unit and parameter. Otherwise empty.
   std::vector<std::vector<std::uint64_t>> counts{};
@@ -175,8 +175,8 @@ struct OwnState {
 };
 
 // The constructor of Engine, add_unit(), seal(), add_state(), the constructor of Optimizer and
-// use_groups() write this state. Afterwards the parts only read it, except `has_values`,
-// `unfilled` and `calling`, and enqueue work on the scheduler.
+// use_groups() write this state. Afterwards the parts of the engine only read it, except
+// `has_values`, `unfilled` and `calling`, and enqueue work on the scheduler.
 struct EngineSetup {
   EngineSetup(const Mesh& mesh, Options options);
 
@@ -189,11 +189,11 @@ struct EngineSetup {
     return std::ranges::any_of(units, [&](const auto& own) { return own.get() == &unit; });
   }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
-  World& world() const { return ranks.world(); }  // throws if it has been destroyed
+  World& world() const { return ranks.world(); }  // throws if the World has been destroyed
   DeviceOps& ops() const noexcept { return options.device.ops(); }
   // Throws Error(invalid_argument) that names `call`, unless Engine::seal() has been called.
   void check_sealed(std::string_view call) const;
-  void begin_fill(const Segment& segment);  // sets `unfilled`
+  void begin_fill(const Segment& segment);  // stores the name of the parameter in `unfilled`
   // Throws Error(invalid_argument) that names `call`, while parameters have no values.
   void check_values(std::string_view call) const;
   // Throws Error(invalid_argument) that names `call`, while a PendingSave exists.
@@ -218,13 +218,13 @@ struct EngineSetup {
   std::string unfilled;
   EngineCalls calling{ranks.link()};
   PassPlan plan;
-  std::map<std::string, OwnState, std::less<>> states;  // by name
+  std::map<std::string, OwnState, std::less<>> states;  // states of Engine::add_state(), by name
   // Settings of the optimizer for each parameter, in the order of units and their parameters. Empty
   // if the optimizer has not declared them.
   std::vector<ParamSettings> settings;
   // The save that runs beside training; null without one, and on ranks that write no file.
   std::shared_ptr<LiveReader> live_save;
-  bool is_saving = false;  // a PendingSave exists
+  bool is_saving = false;  // true while a PendingSave exists
   // The folder of the last checkpoint, locked against other engines (SaveFolder). Lowest rank only.
   net::Fd saved_folder;
 };

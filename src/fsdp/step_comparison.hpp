@@ -73,10 +73,10 @@ class MicroCount {
   const RankSet ranks_;  // the ranks of the engine
   const std::shared_ptr<Flight> flight_;
   const std::string key_;  // a store key that is equal on the ranks of this engine, and only there
-  int agreed_ = 0;         // the last number that all ranks have compared
+  int agreed_ = 0;         // the last number of micro batches that all ranks have compared
   std::mutex mutex_;       // guards the members below, which respond() uses on another thread
   Record record_;
-  std::optional<Heard> heard_;  // the last rank that asked
+  std::optional<Heard> heard_;  // record of the last rank that asked
 };
 
 // The values that ranks pass to Optimizer::step().

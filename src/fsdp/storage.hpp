@@ -74,7 +74,7 @@ class Storage {
   // Bytes of scratch memory for the lanes (communication streams) `reduce` and `replicate`.
   std::array<std::uint64_t, 2> scratch_bytes_{};
   std::uint64_t staging_bytes_ = 0;
-  std::uint64_t blocks_bytes_ = 0;  // of the largest quantized bucket, on all shards together
+  std::uint64_t blocks_bytes_ = 0;  // blocks of the largest quantized bucket, of all shards
   Buffer masters_, residents_, secondary_shards_, gradients_, unsharded_gradients_, staging_;
   Buffer cast_unsharded_, cast_shard_, cast_replicate_;
   Buffer blocks_;

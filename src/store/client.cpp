@@ -19,9 +19,9 @@ namespace {
 using net::Clock;
 using std::chrono::milliseconds;
 
-// The store itself enforces the timeout of a request. A client waits longer for the answer to
-// arrive: by the timeout, within these limits. Rank 0 can be stopped, and then its store answers
-// nothing.
+// The store itself enforces the timeout of a request. A client waits longer, so that the answer can
+// arrive: the extra time is the timeout, within these limits. Rank 0 can be stopped, and then its
+// store answers nothing.
 constexpr milliseconds least_grace{5'000}, most_grace{10'000};
 milliseconds grace(milliseconds timeout) { return std::clamp(timeout, least_grace, most_grace); }
 // The extra wait for a question to all ranks. A short time is enough, because the store ends
@@ -318,7 +318,7 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   const std::string frame = encode_frame(kind, number, body);
   calls_.emplace(number, &call);
   lock.unlock();
-  send(frame, deadline, last);  // without success, the deadline has passed
+  send(frame, deadline, last);  // if the frame was not sent, the deadline has passed
   lock.lock();
   changed_.wait_until(lock, deadline, [&] { return call.done || broken_; });
   calls_.erase(number);
@@ -414,7 +414,7 @@ void Client::read_messages() {
       message =
           receive_message(socket_.get(), max_answer_bytes, Clock::time_point::max(), &closing_);
     } catch (const Error&) {
-      return;  // sending fails when the connection has ended
+      return;  // the connection has ended; read() reports why
     }
     dispatch(message);
   }

@@ -40,7 +40,7 @@ void shake_hands(int socket, std::string_view token, net::Clock::time_point dead
 // A connection that the store has accepted.
 struct Admission {
   net::Fd socket;
-  std::string secret;  // from a store on a local socket, for ranks without a token; else empty
+  std::string secret;  // secret of a store on a local socket, for ranks without a token; else empty
 };
 
 // Tries all addresses in turn, with backoff, until a store accepts this rank. The store proves that
@@ -81,7 +81,7 @@ class Client final : public Store {
 
  private:
   struct Call {
-    std::string_view exchange{};  // its key; "" for other requests
+    std::string_view exchange{};  // key of the exchange of this call; "" for other requests
     bool done = false;
     std::optional<ErrorCode> problem;
     std::string payload;
@@ -127,10 +127,10 @@ class Client final : public Store {
   std::uint64_t next_request_ = 1;
   std::vector<std::string> interrupted_;  // prefixes that were passed to interrupt()
   std::optional<Error> broken_;      // reason why calls cannot be answered; empty while connected
-  std::optional<Error> why_closed_;  // reported if the connection closes; empty: rank 0 was lost
-  bool is_sending_ = false;          // a thread sends; the others wait for sent_
+  std::optional<Error> why_closed_;  // error if the connection closes; empty: rank 0 was lost
+  bool is_sending_ = false;          // true while a thread sends; others wait for sent_
   std::condition_variable sent_;
-  bool silent_ = false;  // the store left a request unanswered and has sent nothing since
+  bool silent_ = false;  // true if the store left a request unanswered and has sent nothing since
   bool leaving_ = false;
   // Ends the reader, which shutdown() cannot reach if another file has the number of the socket.
   std::atomic<bool> closing_{false};

@@ -24,11 +24,11 @@ struct Frame {
 class Connection {
  public:
   enum class Stage {
-    silent,      // has sent no hello
-    challenged,  // must send its proof
-    proven,      // knows the token; has not joined as a rank
+    silent,      // the peer has sent no hello
+    challenged,  // the peer must send its proof
+    proven,      // the peer knows the token, but has not joined as a rank
     joined,
-    observing,  // is an observer, not a rank
+    observing,  // the peer is an observer, not a rank
   };
 
   // Adds the socket to `epoll`, whose events then carry `id`.
@@ -74,7 +74,7 @@ class Connection {
 
  private:
   struct Part {
-    std::string header;  // with the status of the answer
+    std::string header;  // header of the frame, and status of the answer
     std::shared_ptr<const std::string> body;
     std::size_t size() const noexcept { return header.size() + body->size(); }
   };

@@ -85,7 +85,8 @@ std::string Observer::receive(Kind kind, Clock::time_point deadline) {
     }
     const Answer answer = decode_answer(message.body);
     if (answer.problem) {
-      // For an observer, each failure of the job is an abort: a timeout is its own.
+      // An observer throws `aborted` for each failure of the job, because `timeout` means that the
+      // store has not answered the observer.
       throw Error(message.kind == Kind::failure ? ErrorCode::aborted : *answer.problem,
                   std::string(answer.payload));
     }

@@ -28,12 +28,12 @@ constexpr std::size_t header_bytes = 16;
 constexpr std::size_t nonce_bytes = 32;
 constexpr std::size_t proof_bytes = 32;
 constexpr std::size_t max_library_bytes = 32;
-constexpr std::size_t max_unproven_bytes = 512;  // of a message before the peer has proved itself
+constexpr std::size_t max_unproven_bytes = 512;  // longest message before the peer's proof
 constexpr std::size_t max_join_bytes = 1024;
 constexpr std::size_t max_secret_bytes = 256;
 constexpr std::size_t max_host_bytes = 256;
 constexpr std::size_t max_key_bytes = 256;
-constexpr std::size_t max_keys = std::size_t{1} << 20;  // of one request
+constexpr std::size_t max_keys = std::size_t{1} << 20;  // maximum number of keys in one request
 constexpr std::size_t max_value_bytes = std::size_t{16} << 20;
 constexpr std::size_t max_request_bytes = max_value_bytes + 1024;
 constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // enough for values of many ranks
@@ -117,7 +117,7 @@ std::string described(const Greeting& greeting);
 // Returns whether processes with this greeting and of this library can share a job. Below 1.0,
 // libraries with equal major and minor numbers can.
 bool is_compatible(const Greeting& greeting);
-Greeting own_greeting();  // without random bytes
+Greeting own_greeting();  // returns this library's greeting, without random bytes
 
 // Both sides of a connection to the store prove that they know the token of the job before either
 // trusts the other. The token itself never travels.
@@ -175,7 +175,7 @@ struct Run {
   std::uint32_t count = 0;
   bool operator==(const Run&) const = default;
 };
-std::vector<Run> runs_of(std::span<const int> ranks);  // `ranks` in ascending order
+std::vector<Run> runs_of(std::span<const int> ranks);  // `ranks` must be in ascending order
 void pack(Packer& packer, const std::vector<Run>& runs);
 // Throws Error(bad_data) unless the runs name ascending ranks below `size`.
 std::vector<Run> unpack_runs(Unpacker& in, int size);

@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 
 // Time for the reason of a failure to reach all ranks before the store stops.
 constexpr milliseconds failed_patience{1000};
-// Work of one turn of the loop: events, and connections accepted from each listener.
+// The most that one turn of the loop handles: events, and connections accepted from each listener.
 constexpr std::size_t events_per_turn = 256;
 constexpr int accepts_per_turn = 64;
 // The longest wait of a turn, in milliseconds. epoll_wait() does not notice when this process
@@ -257,7 +257,7 @@ void Server::pause_accepting() {
 void Server::serve(std::uint64_t id, std::uint32_t events) {
   const auto all = {&strangers_, &joining_, &members_};
   const auto place = std::ranges::find_if(all, [id](const auto* one) { return one->contains(id); });
-  if (place == all.end()) return;  // closed by an earlier event of this turn
+  if (place == all.end()) return;  // an earlier event of this turn has closed the connection
   Connection& connection = (*place)->at(id);
   serve(connection, events);
   if (connection.is_open()) return;

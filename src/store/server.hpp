@@ -70,7 +70,7 @@ class Server {
   // By number; numbers ascend with age, and a map never moves its elements.
   using Connections = std::map<std::uint64_t, Connection>;
 
-  void run() noexcept;  // of the server's thread
+  void run() noexcept;  // body of the server's thread
   void run_until_done();
   bool done(net::Clock::time_point now) const;
   void remind(net::Clock::time_point now);
@@ -113,14 +113,14 @@ class Server {
   net::Clock::time_point begin_ = net::Clock::now();
   net::Clock::time_point rendezvous_deadline_;
   net::Clock::time_point next_reminder_;
-  std::atomic<net::Clock::rep> finish_deadline_{0};  // when finish() must end; 0 before its call
+  std::atomic<net::Clock::rep> finish_deadline_{0};  // when finish() must end; 0 before finish()
   Roster roster_;
   Table table_;
   std::size_t stranger_limit_ = max_strangers;
   std::uint64_t next_id_;
-  Connections strangers_;  // have not proved that they know the token
-  Connections joining_;    // proved the token, but neither a rank nor an observer yet
-  Connections members_;    // ranks and observers
+  Connections strangers_;  // connections that have not proved that they know the token
+  Connections joining_;    // connections with a proof that are neither ranks nor observers yet
+  Connections members_;    // connections of ranks and observers
   std::optional<net::Clock::time_point> accepts_again_;  // set while no descriptor is free
   bool has_warned_of_descriptors_ = false;
   std::atomic<bool> lacked_descriptors_ = false;

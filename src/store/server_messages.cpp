@@ -59,8 +59,8 @@ void Server::handle_hello(Connection& connection, const Frame& frame) {
                    connection.peer_name(), described(peer), described(own_greeting())));
 }
 
-// A peer of another version reads from the challenge what runs here, and from the proof that it can
-// believe the challenge.
+// The challenge tells a peer of another version which version runs on rank 0, and the proof tells
+// it that the challenge is genuine.
 void Server::handle_proof(Connection& connection, const Frame& frame) {
   if (!connection.prove(frame.body)) {
     // A process without the token has not said who it is.
@@ -73,8 +73,8 @@ void Server::handle_proof(Connection& connection, const Frame& frame) {
   if (!is_compatible(connection.greeting())) close(connection);
 }
 
-// Keeps and logs the first text for this place. Anybody can be the reason, so later ones are
-// dropped.
+// Logs the first text for `place`, and keeps it there. Anybody can cause such texts, so later ones
+// are dropped.
 void Server::note(std::string& place, std::string text) {
   if (!place.empty()) return;
   log::warn("the store refuses a process: {}", text);

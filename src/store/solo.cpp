@@ -69,7 +69,7 @@ class SoloStore final : public Store {
     return std::vector<std::string>(ranks.empty() ? size_ : ranks.size(), std::string(mine));
   }
 
-  void interrupt(std::string_view) override {}  // no exchange of one rank waits
+  void interrupt(std::string_view) override {}  // an exchange of one rank never waits
 
   std::vector<Answered> ask(std::string_view name, std::string_view detail, milliseconds) override {
     failure_->check();

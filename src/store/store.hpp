@@ -19,7 +19,7 @@ namespace atoll_v1::atoll::store {
 
 // Users never chose the keys that the library makes for itself, so messages show a title in their
 // place.
-inline constexpr char title_end = '\x1f';  // unit separator of ASCII
+inline constexpr char title_end = '\x1f';  // ASCII unit separator, which ends the title of a key
 
 // Returns a key for which errors show `title`. With an empty title, errors name no subject, because
 // the text of the caller does.
@@ -36,7 +36,7 @@ struct Answered {
   };
   How how = How::silent;
   std::string text{};
-  std::string host{};  // empty for a rank that has not joined yet
+  std::string host{};  // host of the rank; empty for a rank that has not joined yet
   int pid = 0;
 };
 

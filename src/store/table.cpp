@@ -15,7 +15,7 @@ std::string round_name(const std::string& key) {
   return key.empty() ? "barrier" : fmt::format("exchange \"{}\"", key);
 }
 
-// The start of a message about a round.
+// Returns the start of an error message about an exchange or a barrier.
 std::string subject(const std::string& key) {
   return key.starts_with(title_end) ? "" : round_name(key) + ": ";
 }
@@ -115,7 +115,7 @@ void Table::abandon(std::uint64_t number) {
   for (std::size_t i = 0; i < found->second.keys.size(); ++i) {
     if (found->second.values[i]) continue;
     const auto key = waiting_.find(found->second.keys[i]);
-    if (key == waiting_.end()) continue;  // the fetch named the key twice
+    if (key == waiting_.end()) continue;  // a key that the fetch names twice is already erased
     std::erase_if(key->second, [&](const auto& waiter) { return waiter.first == number; });
     if (key->second.empty()) waiting_.erase(key);
   }

@@ -53,7 +53,7 @@ class Roster {
 
  private:
   std::vector<Peer> peers_;
-  std::array<int, 4> counts_{};  // ranks in each state
+  std::array<int, 4> counts_{};  // number of ranks in each state
 };
 
 // Makes the text "a, b, c" of names; a long list is cut to 16 names and a count of the others.
@@ -126,12 +126,12 @@ class Table {
     struct Entry {
       std::optional<std::string> value;
       Waiter waiter;
-      bool gave_up = false;  // the rank took part until it timed out
+      bool gave_up = false;  // true if the rank took part until it timed out
     };
     std::vector<Run> runs;       // the members; empty means all ranks
     std::vector<int> members;    // ranks of the members, in ascending order
     std::vector<Entry> entries;  // one per member
-    std::size_t joined = 0;      // entries with a value
+    std::size_t joined = 0;      // number of entries with a value
     std::size_t bytes = 0;
     int rank_at(std::size_t i) const { return members.empty() ? static_cast<int>(i) : members[i]; }
     Round::Entry* entry_of(int rank);
@@ -158,15 +158,16 @@ class Table {
 
   const Roster& roster_;
   Reply reply_;
-  std::map<std::string, Body> values_;  // in order, so that release() finds a prefix
+  std::map<std::string, Body> values_;  // sorted by key, so that release() finds a prefix
   std::map<std::uint64_t, Fetch> fetches_;
   // Fetches that wait for a key, with the position of the key in the fetch.
   std::unordered_map<std::string, std::vector<std::pair<std::uint64_t, std::size_t>>> waiting_;
   std::map<std::string, Round> rounds_;
   std::map<std::uint64_t, Poll> polls_;
-  std::unordered_map<std::string, std::uint32_t> released_;  // calls of release(), by prefix
-  std::uint64_t next_number_ = 1;                            // of fetches and polls
-  // Requests that are answered in time leave this deadline too early, which costs one scan.
+  std::unordered_map<std::string, std::uint32_t> released_;  // number of release() calls, by prefix
+  std::uint64_t next_number_ = 1;                            // number of the next fetch or poll
+  // A time at or before the first deadline of a waiting request. It is too early if the request
+  // with the first deadline has been answered, which costs one scan.
   net::Clock::time_point next_deadline_ = net::Clock::time_point::max();
 };
 

@@ -19,7 +19,7 @@ constexpr std::size_t most_ranges = 1024;
 
 std::string digest_of(std::string_view text) { return fmt::format("{:016x}", fnv1a(text)); }
 
-// Cuts a long text. The digest shows a difference in the rest.
+// Cuts a long text. The digest shows if two texts differ in the rest.
 std::string shortened(std::string_view text) {
   constexpr std::size_t kept = most_text - 64;
   if (text.size() <= kept) return std::string(text);
@@ -30,7 +30,7 @@ std::string shortened(std::string_view text) {
 // The first message of a rank: its error, or a digest of its declarations and their number.
 struct Opening {
   std::uint32_t code = 0;  // value of ErrorCode; 0 when the rank has no error
-  std::string text;        // message of the error, or digest
+  std::string text;        // message of the error, or digest of the declarations
   std::uint32_t entries = 0;
 
   std::string encode() const {
@@ -68,8 +68,8 @@ Opening open(const std::function<Declarations()>& declare, Declarations& mine) {
   }
 }
 
-// Exchanges the openings. The error of a rank that does not come names the call that the others
-// wait in.
+// Exchanges the openings. If a rank does not come, the error names the call in which the other
+// ranks wait.
 std::vector<Opening> meet(const RankSet& group, std::string_view call, const std::string& key,
                           const Opening& mine, std::chrono::milliseconds timeout) {
   std::vector<Opening> openings;
@@ -89,7 +89,7 @@ std::vector<Opening> meet(const RankSet& group, std::string_view call, const std
 struct Shown {
   const RankSet& group;
   const std::string& key;
-  std::size_t position;  // position in the group of the rank that differs from the first rank
+  std::size_t position;  // group position of the rank whose list differs from the first rank's
   std::size_t entries;   // number of entries of the longer list
 
   int rank() const { return group.ranks()[position]; }

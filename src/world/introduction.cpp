@@ -81,9 +81,9 @@ void compare_settings(const Introduction& first, const Introduction& other, std:
   require_equal("ATOLL_CHECK", check(first), check(other), rank);
 }
 
-// A rank uses its local rank to choose a GPU, so equal ones would share it.
+// A rank uses its local rank to choose a GPU, so ranks with equal local ranks would share one GPU.
 void check_local_ranks(const HostInfo& host, const std::vector<Process>& processes) {
-  std::unordered_map<int, int> owners;  // rank by local rank
+  std::unordered_map<int, int> owners;  // rank that has each local rank
   for (std::size_t i = 0; i < host.ranks.size(); ++i) {
     const int rank = host.ranks[i];
     const int set = processes[static_cast<std::size_t>(rank)].local_rank;
@@ -136,7 +136,7 @@ Layout lay_out(const std::vector<std::string>& introductions,
   for (const std::string& bytes : processes) all.push_back(decode_process(bytes));
   for (std::size_t i = 0; i < introductions.size(); ++i) check_problem(introductions[i], i);
   const Introduction first = decode_introduction(introductions.front());
-  std::unordered_map<std::string, std::size_t> host_of;  // index in `hosts`, by host id
+  std::unordered_map<std::string, std::size_t> host_of;  // index in layout.hosts, by host id
   for (std::size_t i = 0; i < introductions.size(); ++i) {
     Introduction one = decode_introduction(introductions[i]);
     compare_settings(first, one, i);

@@ -10,11 +10,11 @@
 
 namespace atoll_v1::atoll {
 
-// Mostly equal for all ranks of a host, and the store sends equal values once.
+// These values are mostly equal for all ranks of a host, and the store sends equal values once.
 struct Introduction {
   std::string host;
   std::string host_id;
-  std::vector<std::string> addresses;  // one per rail
+  std::vector<std::string> addresses;  // addresses of the rank, one per rail (network)
   std::chrono::seconds timeout{0};     // Config::timeout
   std::string check;                   // Config::check
 };

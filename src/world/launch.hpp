@@ -60,8 +60,7 @@ std::optional<Job> find_pmi(const Config& config);   // for MPICH's Hydra and sr
 
 std::optional<std::string> variable(const char* name);
 // Reads a number from the environment. Throws Error(invalid_argument) if it is malformed or less
-// than
-// `least`.
+// than `least`.
 std::optional<int> number(const char* name, int least);
 // Returns the store's endpoint from ATOLL_ADDR and ATOLL_TOKEN if both are set. It overrides the
 // endpoint from the launcher.

@@ -39,7 +39,7 @@ struct PmixValue {
     char* text;
     int integer;
     std::uint32_t number;
-    std::array<std::uint64_t, 3> room;  // the size of pmix_envar_t, the largest member in PMIx
+    std::array<std::uint64_t, 3> room;  // as large as pmix_envar_t, PMIx's largest member
   } data;
 };
 struct PmixInfo {
@@ -185,7 +185,8 @@ class PmixSession {
 
   PmixProcess self_{};
   pid_t owner_ = ::getpid();
-  net::Fd witness_{::memfd_create("atoll", MFD_CLOEXEC)};  // closed if all descriptors are
+  // A descriptor without another use: if it is closed, the program has closed all descriptors.
+  net::Fd witness_{::memfd_create("atoll", MFD_CLOEXEC)};
   struct stat witnessed_ = status_of(witness_.get());
   int (*init_)(PmixProcess*, PmixInfo*, std::size_t) = nullptr;
   int (*finalize_)(const PmixInfo*, std::size_t) = nullptr;

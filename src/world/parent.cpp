@@ -25,7 +25,8 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::chrono::milliseconds grace{5'000};
-// How often a rank looks whether the process still exists, if the kernel cannot tell it.
+// How often a rank looks whether the process still exists, if the kernel cannot report the end of
+// the process.
 constexpr std::chrono::milliseconds parent_period{1'000};
 constexpr int most_ancestors = 32;
 
@@ -48,7 +49,7 @@ std::optional<ParentProcess> read_process(pid_t pid) {
   std::istringstream rest(text.substr(end + 1));
   char state = 0;
   rest >> state >> result.parent;
-  constexpr int between = 17;  // fields 5 to 21
+  constexpr int between = 17;  // number of the fields from 5 to 21
   std::string skipped;
   for (int i = 0; i < between; ++i) rest >> skipped;
   if (!(rest >> result.start) || state == 'Z') return std::nullopt;

@@ -53,9 +53,9 @@ class ParentWatch {
 
   const ParentProcess process_;
   const Report report_;
-  std::promise<void> stop_;  // kept when the destructor runs
+  std::promise<void> stop_;  // set when the destructor runs
   const std::future<void> stopped_ = stop_.get_future();
-  net::Fd wake_;    // ends poll() then
+  net::Fd wake_;    // eventfd that ends poll() when the destructor runs
   net::Fd handle_;  // pidfd of the process; empty on kernels without pidfd_open
   std::jthread thread_;
 };

@@ -19,7 +19,7 @@ class RankSet {
 
   World& world() const { return world_.get(); }  // throws if the World has been destroyed
   const WorldLink& link() const noexcept { return world_; }
-  const std::vector<int>& ranks() const noexcept { return ranks_; }  // in ascending order
+  const std::vector<int>& ranks() const noexcept { return ranks_; }  // the ranks in ascending order
   bool is_first() const;  // true on the lowest rank of the group
 
   // Returns a store key that no other call of this group, and no other group, uses. Ranks that make
@@ -35,7 +35,7 @@ class RankSet {
  private:
   WorldLink world_;
   std::vector<int> ranks_;
-  std::string suffix_;  // end of the keys of a group of some ranks; empty for all ranks
+  std::string suffix_;  // ends the store keys of a group of some ranks; empty for all ranks
 };
 
 }  // namespace atoll_v1::atoll

@@ -81,7 +81,7 @@ struct World::Impl {
                          Clock::time_point deadline) const;
   std::string local_address(const net::Fd& socket, const launch::Endpoint& endpoint) const;
   Introduction introduction(std::vector<std::string> addresses) const;
-  std::string encoded_process() const;  // the Process of this rank
+  std::string encoded_process() const;  // encodes the Process of this rank
   void place(const std::vector<std::string>& introductions,
              const std::vector<std::string>& processes);
   std::optional<ParentProcess> parent_to_watch() const;
@@ -110,13 +110,13 @@ struct World::Impl {
   std::shared_ptr<std::atomic<bool>> holds = std::make_shared<std::atomic<bool>>(false);
 };
 
-// Messages are lines, so the reason becomes one.
+// Messages are single lines, so the reason becomes one line.
 void World::Impl::fail(std::string_view reason) noexcept {
   try {
     const std::string line = one_line(reason);
     store->fail(line.empty() ? "World::fail() was called without a reason" : line);
   } catch (const std::exception&) {
-    store->fail(reason);  // no memory
+    store->fail(reason);  // there was no memory for `line`
   }
 }
 
@@ -283,8 +283,10 @@ void World::Impl::join(launch::Job job) {
   }
 }
 
-// Returns the local address of the connection to rank 0, which is the best guess for an address
-// that other hosts reach; "" if the interfaces decide.
+// Returns the best guess for an address at which other hosts reach this rank: the local address of
+// the connection to rank 0, or the address of the endpoint if the socket is local. Returns "" if
+// Config::interface is set or if this rank connects over loopback; the caller then takes the
+// addresses of the interfaces.
 std::string World::Impl::local_address(const net::Fd& socket,
                                        const launch::Endpoint& endpoint) const {
   const net::Address local = net::local_address(socket.get());
@@ -331,7 +333,7 @@ World& World::operator=(World&& other) {
   if (this != &other && impl_) impl_->check_movable();
   World old(std::move(other));
   std::swap(impl_, old.impl_);
-  return *this;  // leaves the job of the overwritten World
+  return *this;  // the destructor of `old` leaves the job of the overwritten World
 }
 World::~World() {
   if (!impl_) return;
@@ -348,7 +350,7 @@ World::~World() {
   log::error(
       "a callback of on_failure() destroyed its World, whose threads go on until the process ends: "
       "destroy a World outside its callbacks");
-  static_cast<void>(impl_.release());  // one of its threads runs this callback
+  static_cast<void>(impl_.release());  // a thread of the World runs this callback
 }
 
 World World::from_env(Config config) {
@@ -386,7 +388,7 @@ World World::single(Config config) {
 }
 
 World World::simulated(const SimulatedJob& job, Config config) {
-  constexpr int most = 1 << 20;  // ranks
+  constexpr int most = 1 << 20;  // maximum number of ranks
   require(job.hosts >= 1 && job.ranks_per_host >= 1 && job.hosts <= most / job.ranks_per_host,
           "World::simulated: {} hosts with {} ranks each: at least 1 of both, and at most {} ranks",
           job.hosts, job.ranks_per_host, most);

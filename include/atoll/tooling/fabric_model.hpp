@@ -36,7 +36,7 @@ enum class Fabric {
 
 // A measured time of a collective, as atoll-busbw or nccl-tests prints it.
 struct MeasuredTime {
-  std::string collective;  // "all_gather", "reduce_scatter", "all_reduce"
+  std::string collective;  // name: "all_gather", "reduce_scatter" or "all_reduce"
   int ranks = 0;
   int hosts = 1;
   std::uint64_t bytes = 0;  // size of the whole tensor, as nccl-tests counts
@@ -45,25 +45,26 @@ struct MeasuredTime {
 
 // The links of hosts that are all alike.
 struct ATOLL_API FabricModel {
-  // Inside a host. GB/s = 1e9 bytes per second that one rank sends, at large sizes; 0: the ranks of
-  // a host cannot exchange data.
+  // Rate inside a host: GB/s (1e9 bytes per second) that one rank sends at large sizes; 0: the
+  // ranks of a host cannot exchange data.
   double intra_gbyte_s = 0;
   // intra_step_s, inter_step_s and launch_s are estimates.
-  double intra_step_s = 2e-6;  // a step inside a host
-  // GB/s at which the switches of a host add in all_reduce: bytes of the tensor, at large sizes; 0:
-  // they cannot add.
+  double intra_step_s = 2e-6;  // seconds of one step inside a host
+  // GB/s of the tensor that the switches of a host add in all_reduce, at large sizes; 0: the
+  // switches cannot add.
   double nvls_gbyte_s = 0;
-  // Between hosts. GB/s of all NICs of a host together, in one direction, as the vendor states.
+  // Rate between hosts: GB/s of all NICs of a host together, in one direction, as the vendor
+  // states.
   double inter_gbyte_s = 0;
   int nics = 1;  // number of NICs of a host, which its ranks share equally
   Fabric fabric = Fabric::rdma;
-  double inter_step_s = 4.5e-6;  // a step of a ring between hosts
-  double launch_s = 10e-6;       // until the first byte moves
+  double inter_step_s = 4.5e-6;  // seconds of one step of a ring between hosts
+  double launch_s = 10e-6;       // seconds until the first byte moves
   // GB/s that a host reaches at most in one direction, for a degraded fabric; 0: no such limit.
-  // Shorter measured times are raised to it as well.
+  // Measured times that are too short for this limit are raised as well.
   double most_gbyte_s = 0;
-  // Bytes that sums of f32 send, as a share of the tensor's: 0.5 for a framework whose backend
-  // sends and adds gradients in 16 bits.
+  // Bytes that sums of f32 send, as a share of the bytes of the tensor: 0.5 for a framework whose
+  // backend sends and adds gradients in 16 bits.
   double sum_bytes = 1;
   // Shares of a rank's compute units that a collective inside a host, and one between hosts, hold
   // while they move data. By estimate 16 blocks on 132 SMs; about a tenth of the SMs was reported
@@ -72,16 +73,17 @@ struct ATOLL_API FabricModel {
   double inter_compute_share = 0.12;
   std::vector<MeasuredTime> measured{};
 
-  // A text for settings. from_text() throws Error(bad_data) for any other text.
+  // to_text() returns a text for settings. from_text() throws Error(bad_data) for any other text.
   std::string to_text() const;
   static FabricModel from_text(std::string_view text);
 };
 
 // Which ranks of which hosts take part. The hosts have equal numbers of them.
 struct CollectiveShape {
-  std::string_view collective;  // "all_gather", "all_to_all" and so on
-  std::uint64_t bytes = 0;      // size of the whole tensor: that of dst of all_gather, of src of
-                                // reduce_scatter, and of each rank for others
+  std::string_view collective;  // name, such as "all_gather" or "all_to_all"
+  // Bytes of the whole tensor: of dst in all_gather, of src in reduce_scatter, and of the tensor of
+  // each rank in other collectives.
+  std::uint64_t bytes = 0;
   int ranks = 1;
   int hosts = 1;
   int sharing = 1;  // number of such collectives that share the NICs of a host at the same time
@@ -89,8 +91,8 @@ struct CollectiveShape {
 
 // The time of a collective, and the links that it uses.
 struct CollectiveTime {
-  double latency_s = 0;   // before data flows
-  double transfer_s = 0;  // while data flows, when nothing else uses the links
+  double latency_s = 0;   // seconds before data flows
+  double transfer_s = 0;  // seconds while data flows, when nothing else uses the links
   double intra = 0;       // share of the links inside a host that are in use, from 0 to 1
   double inter = 0;       // share of the NICs of a host that are in use, from 0 to 1
 };
@@ -103,10 +105,10 @@ ATOLL_API double healthy_gbyte_s(const FabricModel& model);
 
 // A group of messages that a rank sends at the same time, as many as it receives.
 struct MessageShape {
-  std::uint64_t intra_bytes = 0;  // to ranks of its host
-  std::uint64_t inter_bytes = 0;  // to ranks of other hosts
-  int hosts = 1;                  // hosts that take part
-  int sharing = 1;                // ranks of a host that send at the same time
+  std::uint64_t intra_bytes = 0;  // bytes to ranks of the same host
+  std::uint64_t inter_bytes = 0;  // bytes to ranks of other hosts
+  int hosts = 1;                  // number of hosts that take part
+  int sharing = 1;                // number of ranks of a host that send at the same time
 };
 ATOLL_API CollectiveTime message_time(const FabricModel& model, const MessageShape& shape);
 

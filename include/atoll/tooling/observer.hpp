@@ -20,23 +20,23 @@ namespace atoll_v1::atoll {
 
 // A communicator of a rank, and the calls of the rank on it.
 struct ObservedCommunicator {
-  std::string id;    // equal on all ranks of the communicator, unique in the job
-  std::string name;  // such as "shard"
+  std::string id;    // id, equal on all ranks of the communicator and unique in the job
+  std::string name;  // name of the communicator, such as "shard"
   std::uint64_t collectives_enqueued = 0;
   std::int64_t running = -1;  // number of the collective in progress, from 0; -1: none
-  double seconds = 0;         // since the start of this collective
+  double seconds = 0;         // seconds since the start of this collective
 };
 
 // The operation in progress that a rank called first. If no operation is in progress: the last one
 // that the rank called.
 struct ObservedOperation {
   std::string communicator;  // name of the communicator
-  std::string kind;          // "all_reduce" ...
+  std::string kind;          // kind of the operation, such as "all_reduce"
   std::string text;          // the call, such as "all_reduce 42 (1024 x f32, sum)"
   std::uint64_t sequence = 0;
   std::uint64_t bytes = 0;
   FlightState state = FlightState::enqueued;
-  double seconds = 0;  // since the rank reached this state
+  double seconds = 0;  // seconds since the rank reached this state
 };
 
 // The state of one rank. A program may print the texts to a terminal: they contain no control
@@ -44,16 +44,16 @@ struct ObservedOperation {
 struct ObservedRank {
   enum class State {
     answers,
-    unreadable,  // the answer is malformed
-    silent,      // no answer: its process is stopped, or its host is unreachable
-    departed,    // has left the job
-    absent       // has not joined the job yet
+    unreadable,  // the rank's answer is malformed
+    silent,      // the rank did not answer: its process is stopped, or its host is unreachable
+    departed,    // the rank has left the job
+    absent       // the rank has not joined the job yet
   };
   State state = State::absent;
   std::string host;
   int pid = 0;
-  std::int64_t step = -1;         // the last mark_step(); -1: none
-  std::uint64_t bytes = 0;        // of all operations that have ended
+  std::int64_t step = -1;         // number that the rank passed to mark_step() last; -1: none
+  std::uint64_t bytes = 0;        // bytes of all operations that have ended
   std::int64_t monotonic_ns = 0;  // time of the answer on the steady clock of the rank
   std::optional<ObservedOperation> operation;
   // The open communicators; if there are more than max_observed_communicators, those opened last.
@@ -64,9 +64,9 @@ inline constexpr std::size_t max_observed_communicators = 32;
 // A rank for which others wait.
 struct WaitedFor {
   int rank = 0;
-  int waiting = 0;     // number of ranks that wait for it
+  int waiting = 0;     // number of ranks that wait for this rank
   double seconds = 0;  // longest time that one of these ranks has waited
-  std::string reason;  // such as "has not called collective 7 of communicator shard"
+  std::string reason;  // why, such as "has not called collective 7 of communicator shard"
 };
 // Finds the ranks for which others wait. These are the silent ranks, and each rank that has not
 // called a collective in which other ranks are, unless that rank is itself in a collective.
