@@ -70,7 +70,8 @@ std::uint64_t Exchange::enqueue(int peer, Direction direction, const Queue::Item
   Queue& to = queue(peer, direction);
   to.items.push_back(item);
   if (direction == Direction::recv) {
-    static constexpr std::byte* unknown = nullptr;  // signatures move when `items` grows
+    // The signatures in `items` move when it grows, so their final addresses are not known yet.
+    static constexpr std::byte* unknown = nullptr;
     route(peer).expect(peer,
                        item.payload.empty() ? std::span(unknown, sizeof(Signature)) : item.payload);
   }

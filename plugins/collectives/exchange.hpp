@@ -82,10 +82,10 @@ struct Team {
   std::vector<Transport*> routes;      // transport to each rank; null for this rank
   std::vector<Transport*> transports;  // every transport of the team, without duplicates
   Waiting waiting = Waiting::sleep;
-  int processors = 1;  // of this host, those on which at least one rank of the team may run
+  int processors = 1;  // processors of this host on which at least one rank of the team may run
   std::atomic<bool> aborted = false;
-  std::uint64_t collectives =
-      0;  // number of collectives performed so far: the ordinal of the current one
+  // Number of collectives performed so far, which is the ordinal of the current one.
+  std::uint64_t collectives = 0;
   std::vector<Channel> channels;  // queues for each rank; each new Exchange resets them
 
   int size() const noexcept { return static_cast<int>(world_ranks.size()); }

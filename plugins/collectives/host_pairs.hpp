@@ -41,8 +41,9 @@ class HostPairs {
     return 2 * distance == participants_ ? operation_.op : partial_op(operation_);
   }
 
-  // Completes a sum over all hosts in `data`, which holds the sum of this rank's host. On the hosts
-  // that participate, calls reduce(), which must complete the sum over the participants.
+  // Completes a sum over all hosts in `data`, which holds the sum of this rank's host. On hosts
+  // that take part in the exchange, calls reduce(), which must complete the sum over the
+  // participants.
   template <class Reduce>
   void run(std::span<std::byte> data, const Reduce& reduce) {
     if (is_paired() && host_ % 2 == 1) {

@@ -30,8 +30,8 @@ struct Signature {
   // atoll_operation::sequence. Used only in error texts, because ranks count messages differently.
   std::uint64_t sequence;
   double factor;  // factor by which the sender's data is scaled; ranks may have different factors
-  std::uint64_t label;              // hash of the label; 0 without one
-  std::array<char, 32> label_text;  // its beginning, for error texts; ends at a null character
+  std::uint64_t label;              // hash of the label; 0 without a label
+  std::array<char, 32> label_text;  // null-terminated beginning of the label, for error texts
 };
 static_assert(sizeof(Signature) == 96);
 

@@ -160,8 +160,8 @@ class ReduceScatter {
   std::size_t piece_ = 0;
   std::size_t pieces_ = 0;
   std::span<std::byte> scratch_;
-  std::byte* kept_ =
-      nullptr;  // scratch memory for reduced pieces of this rank's block; null unless `out` is null
+  // Scratch memory for reduced pieces of this rank's block; null unless `out_` is null.
+  std::byte* kept_ = nullptr;
   std::array<std::vector<std::uint64_t>, depth> sent_;
   std::array<std::vector<std::uint64_t>, depth> expected_;
 };
@@ -193,7 +193,7 @@ std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t size
 std::size_t two_level_slots(const Layout& layout) {
   const auto hosts = static_cast<std::size_t>(layout.hosts());
   const auto fewest = static_cast<std::size_t>(layout.fewest_ranks());
-  std::size_t held = 0;  // blocks of that rank, one of them of its own host
+  std::size_t held = 0;  // blocks that the first rank of the smallest host handles, with its own
   for (int host = 0; host < layout.hosts(); ++host) {
     held += (layout.ranks_of(host).size() + fewest - 1) / fewest;
   }

@@ -28,8 +28,9 @@ using atoll_collectives::Team;
 using atoll_collectives::Transport;
 using atoll_sdk::Error;
 
-constexpr auto usual_cut = 10s;     // silence after which a network counts as cut, by default
-constexpr auto lookup_limit = 1ms;  // time for which the lookup of a rank waits for it
+constexpr auto usual_cut = 10s;  // silence after which a network counts as cut, by default
+// Time that the lookup of a rank waits for the rank to publish its ports.
+constexpr auto lookup_limit = 1ms;
 
 std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }
 

@@ -6,7 +6,7 @@
 namespace atoll_host_backend {
 namespace {
 
-constexpr std::uint32_t polynomial = 0x82F63B78;  // bits reversed
+constexpr std::uint32_t polynomial = 0x82F63B78;  // polynomial of CRC-32C with its bits reversed
 
 constexpr auto table = [] {
   std::array<std::uint32_t, 256> result{};

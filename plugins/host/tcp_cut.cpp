@@ -12,7 +12,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr unsigned fewest_unanswered = 3;
-constexpr auto longest_break = 3s;  // between two looks that belong together
+// Longest pause between two calls of look() that does not reset the time without progress.
+constexpr auto longest_break = 3s;
 
 }  // namespace
 

@@ -28,7 +28,7 @@ constexpr std::size_t most_rails = 64;
 
 enum class Purpose : std::int32_t {
   connect,  // the connection becomes a stream between the two ranks
-  call,     // C asks L to connect to C; the connection then closes
+  call,     // the listening rank is asked to connect back; this connection then closes
 };
 
 // Host name as the messages hold it: truncated, and filled up with zeros.
@@ -45,11 +45,11 @@ struct Hello {
   std::int32_t stream;
   std::int32_t purpose;
   std::int32_t checksum;  // nonzero if the rank sends data with checksums
-  std::uint32_t nports;   // number of ports; 0 for Purpose::connect
+  std::uint32_t nports;   // number of valid entries of `ports`; 0 for Purpose::connect
   Digest group;           // SHA-256 of the group's id
   Digest nonce;
   HostName host;
-  std::array<std::uint16_t, most_rails> ports;  // for Purpose::call: where the caller listens
+  std::array<std::uint16_t, most_rails> ports;  // ports on which a caller listens (Purpose::call)
 };
 static_assert(sizeof(Hello) == 288);
 

@@ -73,10 +73,10 @@ class CheckedLink final : public Link {
 
  private:
   struct Header {
-    std::uint32_t bytes = 0;  // of the payload that follows: 1 to stripe_bytes
+    std::uint32_t bytes = 0;  // bytes of the payload that follows, from 1 to stripe_bytes
     std::uint32_t next = 0;   // connection that carries the next frame
     std::uint32_t payload_sum = 0;
-    std::uint32_t header_sum = 0;  // of the fields above
+    std::uint32_t header_sum = 0;  // checksum of the fields above
   };
   static std::uint32_t sum_of(const Header& header) noexcept;
   std::size_t send_frame(std::span<const std::byte> data);
@@ -87,16 +87,16 @@ class CheckedLink final : public Link {
   Header out_header_;
   std::size_t out_sent_ = 0;  // bytes of header and payload sent so far
   bool out_open_ = false;
-  std::size_t turn_left_ = stripe_bytes;  // bytes until the next connection takes its turn
+  std::size_t turn_left_ = stripe_bytes;  // bytes to send before the next connection takes its turn
 
   // The frame that is being received: into the caller's memory if it fits, or else into frame_.
   Header in_header_;
   std::size_t in_header_have_ = 0;
   std::size_t in_have_ = 0;        // bytes of the payload received so far
-  std::byte* in_place_ = nullptr;  // the caller's memory, or null
+  std::byte* in_place_ = nullptr;  // caller's memory for the payload; null if frame_ is used
   std::vector<std::byte> frame_;
-  std::size_t ready_ = 0;  // checked bytes in frame_
-  std::size_t taken_ = 0;  // number of these bytes that the caller has
+  std::size_t ready_ = 0;  // number of checked bytes in frame_
+  std::size_t taken_ = 0;  // number of these bytes that recv() has returned
 };
 
 enum class Checksum : std::int32_t {

@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto connect_limit = 3s;  // time for the other side's kernel to answer
-constexpr auto answer_limit = 5s;   // time for the other side's process to answer
+constexpr auto connect_limit = 3s;  // time within which the other side's kernel must answer
+constexpr auto answer_limit = 5s;   // time within which the other side's process must answer
 constexpr auto retry_pause = 50ms;
 constexpr auto refused_limit = 1s;  // time for which refused connections are retried
 constexpr unsigned fewest_failures = 3;

@@ -182,7 +182,7 @@ void Rendezvous::establish(int rank, int stream, Fd socket, const std::string& h
     if (!is_complete(rank, peer)) return;
     peer.failure.clear();
   }
-  for (auto& attempt : outgoing_) {  // a call is over when the other rank has connected
+  for (auto& attempt : outgoing_) {  // the other rank has connected, so calls to it are over
     if (attempt.rank != rank || attempt.purpose != Purpose::call) continue;
     attempt.socket.reset();
     attempt.done = true;

@@ -33,7 +33,7 @@ namespace atoll_host_backend {
 // One TCP connection of a pair of ranks.
 struct Connection {
   Fd socket;
-  std::string ends;  // both hosts and addresses, for messages
+  std::string ends;  // hosts and addresses of both ends, for error texts
 };
 
 // The connections with one rank, indexed by stream number.
@@ -42,7 +42,7 @@ using Streams = std::vector<Connection>;
 // Limits of time for connections.
 struct Limits {
   std::chrono::nanoseconds cut;   // time without any answer after which a network counts as cut
-  std::chrono::nanoseconds open;  // time for a connection that the other side ends again and again
+  std::chrono::nanoseconds open;  // time after which a connection that always fails is given up
 };
 
 class Rendezvous {
@@ -55,7 +55,8 @@ class Rendezvous {
   Rendezvous& operator=(const Rendezvous&) = delete;
   ~Rendezvous();
 
-  const std::vector<std::uint16_t>& ports() const { return ports_; }  // one per rail
+  // Returns the ports on which this rank listens, one per rail.
+  const std::vector<std::uint16_t>& ports() const { return ports_; }
   const Network& network() const { return network_; }
   const std::string& host() const { return handshake_.identity().host; }
 
@@ -77,20 +78,20 @@ class Rendezvous {
     incoming,
     outgoing,
   };
-  struct Watched {  // what an event of epoll belongs to
+  struct Watched {  // the object to which an event of epoll belongs
     Kind kind;
   };
   struct Listener : Watched {
     Fd socket;
   };
   enum Origin : std::size_t {
-    stranger,  // from an address that no rank of the group has
-    member,    // from an address of a rank of the group
-    proven,    // the hello was signed with the token; each of these has its own nonce
+    stranger,  // the connection comes from an address that no rank of the group has
+    member,    // the connection comes from an address of a rank of the group
+    proven,    // the hello was signed with the token; each such connection has its own nonce
     origins,
   };
   struct Incoming;
-  using Queue = std::list<Incoming>;  // in the order of arrival, which is that of the deadlines
+  using Queue = std::list<Incoming>;  // connections in order of arrival, and so of deadlines
   struct Incoming : Watched {
     Queue::iterator self;
     Fd socket;
@@ -107,17 +108,17 @@ class Rendezvous {
     awaiting,  // the hello is sent; the answer has not arrived
   };
   enum class Failure {
-    refused,      // no process listens there
-    unreachable,  // nothing answers
+    refused,      // no process listens at the address and port
+    unreachable,  // the other host does not answer
     rejected,     // the other side ended the handshake
-    silent,       // the other side's kernel answers, but not the process: it may be stopped
+    silent,       // the other side's kernel answers, but not its process, which may be stopped
   };
   struct Outgoing : Watched {
     int rank = 0;
     int stream = 0;
     Purpose purpose = Purpose::connect;
     std::string own;   // address of this rank on the rail
-    std::string from;  // source address; "" lets the kernel choose
+    std::string from;  // source address of the connection; "" lets the kernel choose
     std::string address;
     std::uint16_t port = 0;
     Step step = Step::pause;
@@ -126,9 +127,9 @@ class Rendezvous {
     Fd socket;
     Signed<Hello> hello{};
     Arrival<Signed<Answer>> answer{};
-    Clock::time_point began{};          // time of this attempt
-    Clock::time_point failing_since{};  // time of the first attempt of a row of failures
-    unsigned failures = 0;              // number of failures in that row
+    Clock::time_point began{};          // start of the current attempt
+    Clock::time_point failing_since{};  // start of the first of the failed attempts in a row
+    unsigned failures = 0;              // number of failed attempts in a row
     bool done = false;
   };
   struct Peer {
@@ -180,16 +181,16 @@ class Rendezvous {
   Fd epoll_, wake_, news_;
   Watched waker_{Kind::wake};
 
-  // Only the thread uses these.
+  // Only thread_ uses the members up to accept_after_.
   std::array<Queue, origins> incoming_;
-  std::set<Digest> pending_;  // nonces of incoming_[proven]
+  std::set<Digest> pending_;  // nonces of the connections in incoming_[proven]
   std::list<Outgoing> outgoing_;
-  Clock::time_point accept_after_{};  // end of a pause of accepting; 0: no pause
+  Clock::time_point accept_after_{};  // time at which accepting begins again; 0: it does not pause
 
   std::mutex mutex_;  // guards the members below
   std::map<int, Peer> peers_;
   std::vector<Request> requests_;
-  std::string broken_;  // why the thread has ended
+  std::string broken_;  // error that ended the thread; empty if there is none
 
   std::atomic<bool> stopping_ = false;
   std::jthread thread_;

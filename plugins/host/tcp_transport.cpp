@@ -25,7 +25,7 @@ constexpr auto look_period = 1s;     // time between two checks for a cut networ
 // is connected: they follow every longest_pause.
 constexpr auto lookup_pause = 20ms;
 constexpr auto longest_pause = 500ms;
-constexpr auto closed_limit = 1s;  // limit for connections of a closed rank that are on their way
+constexpr auto closed_limit = 1s;  // time for the connections of a closed rank to arrive
 
 }  // namespace
 
@@ -56,7 +56,8 @@ void TcpTransport::look_up(int rank, Peer& peer, Clock::time_point now) {
   try {
     contact = lookup_(rank);
   } catch (const Error&) {
-    if (!peer.wanted) throw;  // otherwise the rank can still connect
+    // A failed lookup does no harm once the rendezvous was asked to connect with the rank.
+    if (!peer.wanted) throw;
   }
   peer.pause = std::clamp<std::chrono::milliseconds>(2 * peer.pause, lookup_pause, longest_pause);
   peer.next_lookup = now + peer.pause;
@@ -137,7 +138,8 @@ TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/, std::span<const 
   pollfd news{rendezvous_->news(), POLLIN, 0};
   if (::poll(&news, 1, 0) > 0) {
     rendezvous_->calm();
-    descriptors.push_back({rendezvous_->news(), POLLOUT, 0});  // ready at once
+    // An eventfd is always writable, so the caller's poll() returns at once.
+    descriptors.push_back({rendezvous_->news(), POLLOUT, 0});
   } else {
     descriptors.push_back(news);
   }

@@ -24,14 +24,14 @@ class TcpTransport final : public atoll_collectives::Transport {
   using Clock = std::chrono::steady_clock;
   // Published by each rank.
   struct Contact {
-    std::vector<std::uint16_t> ports;  // where the rank listens, one per rail; empty: not known yet
+    std::vector<std::uint16_t> ports;  // listening ports, one per rail; empty while unknown
     bool is_closed = false;            // true if the rank has closed the communicator
   };
   using Lookup = std::function<Contact(int)>;
 
   struct Options {
     Checksum checksum = Checksum::none;
-    std::chrono::nanoseconds cut{};  // as in Limits
+    std::chrono::nanoseconds cut{};  // time without any answer after which a network counts as cut
     // Lets ranks that are not connected yet know that this rank has closed.
     std::function<void()> retract = [] {};
   };
@@ -61,11 +61,11 @@ class TcpTransport final : public atoll_collectives::Transport {
     bool wanted = false;         // true if the rendezvous was asked to connect with the rank
     Clock::time_point next_lookup{};
     std::chrono::milliseconds pause{};  // time between two lookups
-    Clock::time_point
-        closed_since{};             // time at which a lookup first found the rank closed; 0: none
+    // Time at which a lookup first found the rank closed; 0: the rank is not known to be closed.
+    Clock::time_point closed_since{};
     std::uint64_t moved = 0;        // bytes moved in both directions
-    std::uint64_t seen = 0;         // value of `moved` at the last look
-    std::vector<CutWatch> watches;  // one per connection
+    std::uint64_t seen = 0;         // value of `moved` at the last check for a cut
+    std::vector<CutWatch> watches;  // detectors of a cut, one per connection
     std::string cut;                // text of the error if the network is cut, otherwise empty
   };
   Peer& at(int rank) { return peers_[static_cast<std::size_t>(rank)]; }

@@ -52,9 +52,9 @@ class Session {
   MPI_Comm world() const noexcept { return world_; }
   // MPI operators that reduce i8 and the unsigned integers. MPI's built-in operators are not
   // usable: Open MPI 4.1 saturates MPI_SUM of 8 and 16 bits on processors with AVX, and MPICH 4.0
-  // compares bytes as signed numbers.
+  // compares bytes as signed numbers. With these operators sums and products wrap around.
   struct Operators {
-    MPI_Op sum = MPI_OP_NULL;  // sums and products wrap around
+    MPI_Op sum = MPI_OP_NULL;
     MPI_Op min = MPI_OP_NULL;
     MPI_Op max = MPI_OP_NULL;
     MPI_Op product = MPI_OP_NULL;

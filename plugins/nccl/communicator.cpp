@@ -102,7 +102,7 @@ int loaded_version() {
 // NCCL's policy for the compute units (SMs) that kernels of a communicator take. NCCL 2.27 refuses
 // the policy that takes none.
 int policy_of(std::int32_t compute_units) {
-  constexpr int zero = 2;  // NCCL_CTA_POLICY_ZERO
+  constexpr int zero = 2;  // value of NCCL_CTA_POLICY_ZERO
   const bool none = compute_units == ATOLL_COMPUTE_UNITS_NONE;
   if (none && loaded_version() >= NCCL_VERSION(2, 28, 0)) return zero;
   return compute_units == ATOLL_COMPUTE_UNITS_ANY ? NCCL_CTA_POLICY_DEFAULT

@@ -107,7 +107,7 @@ class NcclCommunicator {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> broken_{true};  // true while the communicator is not open yet or has failed
   std::unique_ptr<void, Free> barrier_word_;
-  bool has_copy_engines_ = false;  // true once a collective of this communicator has taken them
+  bool has_copy_engines_ = false;  // true once a collective of the group has used copy engines
   std::int64_t timeout_ns_;        // time limit for opening, splitting, and registering a window
   // Handles of windows and of subcommunicators. NCCL writes to a handle while it registers the
   // window or splits the communicator, even after the caller has stopped waiting. Handles therefore
@@ -116,8 +116,8 @@ class NcclCommunicator {
   std::vector<std::unique_ptr<ncclComm_t>> splits_;
   struct Registered {
     std::size_t bytes;
-    void* handle = nullptr;  // the handle of a buffer; null if NCCL registers no buffers
-    bool is_own = false;     // memory of mem_alloc()
+    void* handle = nullptr;  // handle of a registered buffer; null if NCCL registers no buffers
+    bool is_own = false;     // true for memory of mem_alloc()
     bool is_window = false;
   };
   void* register_with_networks(void* memory, std::size_t bytes);  // returns the handle

@@ -17,7 +17,7 @@ namespace atoll_nccl {
 namespace {
 
 std::atomic<bool> gathered{false}, gathered_by_copy_engines{false};
-std::atomic<off_t> forgotten{0};  // bytes of the log, from its beginning, that are forgotten
+std::atomic<off_t> forgotten{0};  // number of bytes at the start of the log that are ignored
 
 struct Log {
   int file = -1;

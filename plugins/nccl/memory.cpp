@@ -13,7 +13,7 @@ namespace {
 // with older versions. glibc also searches the libraries that the calling library is linked to,
 // although core loads backends with RTLD_LOCAL. NCCL declares the second argument as an enum.
 using MemStats = ncclResult_t (*)(ncclComm_t, int, std::uint64_t*);
-constexpr int all_memory = 3;  // ncclStatGpuMemTotal
+constexpr int all_memory = 3;  // value of ncclStatGpuMemTotal
 
 struct Open {
   std::mutex mutex;

@@ -57,7 +57,8 @@ class SimulatedCommunicator {
   static std::unique_ptr<SimulatedCommunicator> open(const atoll_core&, const atoll_group& group) {
     if (group.deterministic != 0) {
       throw Error(ATOLL_UNSUPPORTED,
-                  "the simulated backend has no order of sums of its own, as NCCL");
+                  "the simulated backend cannot sum in a fixed order, because it simulates NCCL, "
+                  "which chooses the order");
     }
     if (group.links == nullptr || *group.links == 0) {
       throw Error(ATOLL_INVALID_ARGUMENT,
@@ -138,7 +139,7 @@ class SimulatedCommunicator {
   atoll::FabricModel model_;
   int rank_, ranks_;
   int hosts_ = 1;
-  int sharing_ = 1;  // such groups that use the NICs of a host at the same time
+  int sharing_ = 1;  // number of groups like this one that use the NICs of a host at the same time
   int host_ranks_ = 1;
   std::vector<std::int32_t> host_of_;  // host of each rank of the group
 };

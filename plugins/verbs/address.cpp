@@ -18,7 +18,7 @@ namespace atoll_verbs_backend {
 namespace {
 
 constexpr int gid_bits = 128;
-constexpr int mapped_bits = 96;  // prefix of a GID that contains an IPv4 address
+constexpr int mapped_bits = 96;  // length in bits of the prefix of a GID with an IPv4 address
 constexpr int usual_bits = 64;
 
 std::string_view name_of(Fabric fabric) {

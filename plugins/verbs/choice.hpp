@@ -10,7 +10,7 @@
 namespace atoll_verbs_backend {
 
 struct PortChoice {
-  std::vector<PortName> ports;  // one per rail
+  std::vector<PortName> ports;  // ports to use, one per rail
   std::string why;              // reason of the choice, for people
 };
 

@@ -12,7 +12,7 @@ namespace {
 using atoll_sdk::Error;
 
 constexpr std::uint32_t inline_wanted = 128;
-constexpr std::uint64_t report_period = 16;  // writes of which one reports its completion
+constexpr std::uint64_t report_period = 16;  // of this many writes, one reports its completion
 // Writes that only control may use, so that credits and grants flow while data waits.
 constexpr std::size_t reserve = 8;
 

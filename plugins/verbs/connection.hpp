@@ -55,13 +55,13 @@ class Connection final : public Wire {
  private:
   // Queues keep their places: tickets, owners of completions and the peer's numbers name them.
   struct Queue {
-    QueuePair pair;  // null if the port has no partner, and after destroy()
+    QueuePair pair;  // null if no port of the peer belongs to this one, and after destroy()
     std::uint32_t number;
     std::size_t rail;
     std::size_t peer_rail;  // index of the peer's port; known after connect()
     std::size_t depth;
     std::uint32_t inline_bytes;
-    std::uint64_t posted = 0;    // number of writes
+    std::uint64_t posted = 0;    // number of posted writes
     std::uint64_t reported = 0;  // index of the last write whose completion will be reported
     std::uint64_t done = 0;      // index of the last write that is complete
 

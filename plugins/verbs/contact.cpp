@@ -14,7 +14,7 @@ namespace {
 constexpr int version = 4;
 constexpr std::size_t most_queue_pairs = 4;
 constexpr std::size_t largest_ring = 1 << 24;
-constexpr std::size_t longest_port = IBV_SYSFS_NAME_MAX + 4;  // ":255"
+constexpr std::size_t longest_port = IBV_SYSFS_NAME_MAX + 4;  // a device name and at most ":255"
 constexpr int last_fabric = static_cast<int>(Fabric::roce_v2);
 
 using Pairs = std::vector<std::optional<std::size_t>>;

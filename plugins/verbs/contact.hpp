@@ -16,18 +16,19 @@ namespace atoll_verbs_backend {
 
 struct Contact {
   struct Rail {
-    std::string port{};  // "mlx5_0:1"
+    std::string port{};  // name of the port, such as "mlx5_0:1"
     Address address{};
     std::uint16_t lid = 0;
     std::uint16_t partition = 0;  // key of the InfiniBand partition
-    int mtu = 0;                  // an ibv_mtu
+    int mtu = 0;                  // MTU of the port, a value of enum ibv_mtu
     std::uint32_t key = 0;
-    std::vector<std::uint32_t> queue_pairs;  // their numbers
+    std::vector<std::uint32_t> queue_pairs;  // numbers of the queue pairs
   };
   std::uint32_t first_packet = 0;  // sequence number of the first packet of every queue pair
-  std::uint64_t mailbox = 0;       // address of the mailbox
+  std::uint64_t mailbox = 0;       // address of this rank's mailbox
   std::uint64_t ring_bytes = 0;
-  std::uint64_t credits = most_credits;  // of the rank that reads the contact
+  // Data writes that the rank that reads the contact may have in flight unconfirmed.
+  std::uint64_t credits = most_credits;
   std::vector<Rail> rails;
 
   Target target() const;

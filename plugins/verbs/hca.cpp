@@ -192,7 +192,7 @@ void Hca::choose_partition(std::uint16_t wanted) {
   // A port may be a full and a limited member of one partition: the key as written comes first.
   if (chosen == keys.end()) chosen = std::ranges::find_if(keys, is_wanted);
   if (chosen != keys.end()) {
-    if (*chosen != 0) partition_ = *chosen;  // 0: the kernel does not show it
+    if (*chosen != 0) partition_ = *chosen;  // 0 means that the kernel hides the key
     partition_index_ = static_cast<std::uint16_t>(chosen - keys.begin());
   } else if (wanted != 0) {
     std::erase(keys, 0);

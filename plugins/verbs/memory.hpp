@@ -40,7 +40,7 @@ class Registered {
   const Region& region() const noexcept { return region_; }
 
  private:
-  Hcas hcas_;  // outlive the registrations
+  Hcas hcas_;  // adapters, which must outlive the registrations
   std::vector<Registration> registrations_;
   Region region_;
 };

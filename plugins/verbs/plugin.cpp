@@ -23,7 +23,7 @@ using atoll_collectives::Team;
 using atoll_collectives::Transport;
 using atoll_sdk::Error;
 
-constexpr std::int32_t preference = 110;  // above the host backend
+constexpr std::int32_t preference = 110;  // higher than that of the host backend
 constexpr auto lookup_limit = 1ms;        // time for which a lookup waits for the other rank
 
 // Says once in a process which adapters it uses, and why.

@@ -14,8 +14,8 @@ using atoll_sdk::Error;
 constexpr std::uint32_t packet_mask = (1u << 24) - 1;
 // The driver of Soft-RoCE takes 7 as forever, and a peer that is gone would never be reported.
 constexpr std::uint8_t most_retries = 6;
-constexpr std::uint8_t retry_forever = 7;    // while the receiver has no receives
-constexpr std::uint8_t receiver_pause = 12;  // 0.64 ms
+constexpr std::uint8_t retry_forever = 7;    // number of retries while the receiver has no receives
+constexpr std::uint8_t receiver_pause = 12;  // code of 0.64 ms, the pause before such a retry
 
 void make_ready_to_receive(ibv_qp* pair, const Hca& hca, const Settings& settings,
                            const PeerQueue& peer) {

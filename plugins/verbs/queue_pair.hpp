@@ -13,8 +13,8 @@ namespace atoll_verbs_backend {
 // The queue pair of the other rank.
 struct PeerQueue {
   const Contact::Rail& rail;
-  std::uint32_t number;        // of the queue pair
-  std::uint32_t first_packet;  // sequence number of the first packet that it sends
+  std::uint32_t number;        // number of the queue pair
+  std::uint32_t first_packet;  // sequence number of the first packet that the queue pair sends
 };
 
 // Returns a sequence number for the first packet of a queue pair.

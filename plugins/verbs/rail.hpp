@@ -18,7 +18,7 @@ struct Rail {
   CompletionChannel channel;
   CompletionQueue completions;
   ReceiveQueue receives;
-  int receive_count = 0;  // writes of all peers that may arrive while nobody polls
+  int receive_count = 0;  // number of writes of all peers that may arrive while nobody polls
   int queue_pairs = 0;    // number of queue pairs that report to `completions`
 };
 

@@ -12,14 +12,14 @@ namespace atoll_verbs_backend {
 
 // A port of an RDMA device.
 struct PortName {
-  std::string device;  // as `ibv_devices` lists it: "mlx5_0"
+  std::string device;  // name as `ibv_devices` lists it, such as "mlx5_0"
   int port = 1;
 };
 
 struct Settings {
-  std::vector<PortName> devices;  // one per rail; empty: chosen by choose_ports()
-  int gid = -1;                   // index of the GID; -1: the best of the port
-  int mtu = 0;                    // largest path MTU in bytes; 0: that of the port
+  std::vector<PortName> devices;  // ports to use, one per rail; empty: choose_ports() chooses
+  int gid = -1;                   // index of the GID; -1: the best GID of the port
+  int mtu = 0;                    // largest path MTU in bytes; 0: the MTU of the port
   std::uint8_t service_level = 0;
   std::uint8_t traffic_class = 0;
   std::uint16_t partition = 0;  // key of the InfiniBand partition; 0: the first one of the port

@@ -47,8 +47,8 @@ struct Region {
 };
 
 struct Grant {
-  std::uint64_t begin = 0, end = 0;  // range of the byte stream
-  std::uint64_t address = 0;         // where it belongs in the receiver; 0: in the ring
+  std::uint64_t begin = 0, end = 0;  // range of the byte stream that may be written
+  std::uint64_t address = 0;         // destination in the receiver's memory; 0: the ring
   std::uint64_t unused = 0;
   Keys keys{};
 };
@@ -57,8 +57,8 @@ static_assert(sizeof(Grant) == 64);
 // Counters that a rank writes into the mailbox of its peer.
 struct Counters {
   std::uint64_t consumed = 0;   // bytes that this rank has read from its ring
-  std::uint64_t requested = 0;  // end of the range of the byte stream for which it needs grants
-  std::uint64_t closed = 0;     // 1 + number of data writes; 0 while the rank is open
+  std::uint64_t requested = 0;  // end of the byte range for which this rank needs grants
+  std::uint64_t closed = 0;     // 1 + number of data writes of this rank; 0 while it is open
   std::uint64_t received = 0;   // bytes of the byte stream that this rank has received
   std::uint64_t sorted = 0;     // number of data writes that this rank has put in order
   std::uint64_t granted = 0;    // number of grants that this rank has read
@@ -75,12 +75,12 @@ constexpr std::size_t mailbox_bytes(std::size_t ring) { return sizeof(MailboxHea
 
 constexpr std::size_t most_credits = 1024;  // the numbers of data writes wrap at this value
 
-// The peer's mailbox.
+// Where the peer's mailbox lies, and how much this rank may send to it.
 struct Target {
   std::uint64_t address = 0;
   Keys keys{};
   std::size_t ring_bytes = 0;
-  std::size_t credits = most_credits;  // data writes that the peer takes without a confirmation
+  std::size_t credits = most_credits;  // data writes that may be in flight unconfirmed
 };
 
 // Identifies a posted write.
@@ -100,11 +100,11 @@ class Wire {
   struct Write {
     std::span<const std::byte> data;
     const Keys* local;      // keys of `data`
-    std::uint64_t address;  // where to write, in the peer
-    const Keys* remote;     // keys of that memory
+    std::uint64_t address;  // address in the peer's memory to write to
+    const Keys* remote;     // keys of the memory at `address`
     std::uint32_t immediate;
-    bool is_ordered;  // use the first queue pair
-    bool is_awaited;  // the caller will ask is_done()
+    bool is_ordered;  // true if the write must use the first queue pair
+    bool is_awaited;  // true if the caller will ask is_done()
   };
 
   virtual ~Wire() = default;
@@ -152,13 +152,13 @@ class Stream {
  private:
   static constexpr std::size_t first_window = 8;
   struct Chunk {
-    std::uint32_t bytes = 0;  // 0: has not arrived
+    std::uint32_t bytes = 0;  // size of the chunk; 0 if it has not arrived
     bool is_in_ring = false;
   };
   struct Segment {
     std::size_t bytes;
-    std::uint64_t end;  // in the byte stream
-    bool is_copied;     // through the ring
+    std::uint64_t end;  // end of the segment in the byte stream
+    bool is_copied;     // true if the data was copied into the ring
     Ticket ticket;
   };
   struct Expected {
@@ -194,38 +194,38 @@ class Stream {
   std::uint64_t posted_ = 0;  // bytes of the byte stream that were posted
   std::uint64_t ring_posted_ = 0;
   std::uint64_t ring_consumed_ = 0;  // bytes of ring_posted_ that the peer has read
-  std::uint64_t writes_ = 0;         // number of data writes
-  std::uint64_t sorted_ = 0;         // number of these that the peer has put in order
-  std::deque<Grant> grants_;         // not used up yet
+  std::uint64_t writes_ = 0;         // number of data writes that were posted
+  std::uint64_t sorted_ = 0;         // number of these writes that the peer has put in order
+  std::deque<Grant> grants_;         // grants of the peer that are not used up yet
   std::uint64_t grants_taken_ = 0;
   std::uint64_t grants_told_ = 0;  // value of grants_taken_ that the peer knows
   std::uint64_t request_ = 0;      // end of the range for which this rank has asked for grants
-  std::deque<Segment> segments_;   // posted, but not returned by send() yet
+  std::deque<Segment> segments_;   // posted data that send() has not reported yet
   std::size_t unreturned_ = 0;     // bytes of segments_
-  bool has_news_ = false;          // a counter must be sent
+  bool has_news_ = false;          // true if a counter must be sent
   bool is_closing_ = false;
 
   // Receiving.
   // Writes that have overtaken others, by their number modulo the size of this list, which grows up
   // to most_credits.
   std::vector<Chunk> window_ = std::vector<Chunk>(first_window);
-  std::uint64_t next_number_ = 0;        // of the next write in order
+  std::uint64_t next_number_ = 0;        // number of the next write in order
   std::uint64_t number_told_ = 0;        // value of next_number_ that the peer knows
-  std::size_t credits_ = most_credits;   // of the peer
-  std::deque<Chunk> chunks_;             // in order, not received yet
+  std::size_t credits_ = most_credits;   // data writes that the peer may have in flight unconfirmed
+  std::deque<Chunk> chunks_;             // chunks in order that recv() has not returned yet
   std::uint64_t sorted_bytes_ = 0;       // bytes of all chunks that were put in order
   std::uint64_t sorted_ring_bytes_ = 0;  // bytes of those chunks that are in the ring
   std::uint64_t received_ = 0;           // bytes that recv() has returned
   std::uint64_t ring_read_ = 0;
   std::uint64_t ring_told_ = 0;    // value of ring_read_ that the peer knows
-  std::deque<Expected> expected_;  // not received yet
+  std::deque<Expected> expected_;  // memory of expect() for data that is not received yet
   std::uint64_t expected_end_ = 0;
   std::uint64_t granted_end_ = 0;  // end of the last grant
   std::uint64_t requested_ = 0;    // the peer needs grants up to this byte
   std::deque<Grant> given_;        // grants whose range has not been received yet
   std::uint64_t grants_given_ = 0;
-  std::uint64_t grants_read_ = 0;  // number of these that the peer has read
-  std::uint64_t closed_at_ = 0;    // Counters::closed of the peer
+  std::uint64_t grants_read_ = 0;  // number of given grants that the peer has read
+  std::uint64_t closed_at_ = 0;    // value of the peer's Counters::closed
 };
 
 }  // namespace atoll_verbs_backend

@@ -47,7 +47,7 @@ class VerbsTransport final : public atoll_collectives::Transport {
 
   VerbsTransport(Settings settings, Exchange exchange, Membership membership);
 
-  std::string description() const;  // the adapters in use
+  std::string description() const;  // describes the adapters in use
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
   std::size_t recv(int peer, std::span<std::byte> data) override;
@@ -82,13 +82,13 @@ class VerbsTransport final : public atoll_collectives::Transport {
     std::chrono::milliseconds pause{};
     Clock::time_point last_event{};
     std::string failure;
-    bool has_parted = false;  // this rank has said that it sends no more
+    bool has_parted = false;  // true once this rank has told the peer that it sends no more
     Clock::time_point parting_end = Clock::time_point::max();
   };
   // The state that poll() changes. It is a separate object, because changed() is const and polls.
   struct State {
     std::uint32_t events = 0;
-    std::string failure;  // of a port, for all peers
+    std::string failure;  // why a port has failed, which concerns all peers; else empty
     // The peer and the queue of each queue pair, by rail and number.
     std::vector<std::unordered_map<std::uint32_t, std::pair<Peer*, std::size_t>>> owners;
   };
@@ -114,7 +114,7 @@ class VerbsTransport final : public atoll_collectives::Transport {
   Hcas hcas_;
   std::vector<Rail> rails_;
   Ranges ranges_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // null until a byte is to move
+  std::vector<std::unique_ptr<Peer>> peers_;  // state of each peer; null until a byte is to move
   std::unique_ptr<State> state_;
   Clock::time_point next_look_{};
 };

@@ -168,7 +168,7 @@ bool BackendCommunicator::mark(const std::string& by) {
 void BackendCommunicator::stop() {
   {
     const std::lock_guard lock(ending_);
-    if (!is_open_) return;  // opened() calls this function again
+    if (!is_open_) return;  // opened() calls stop() later
   }
   if (watchdog_) {
     watchdog_->await_finished();

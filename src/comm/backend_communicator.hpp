@@ -206,7 +206,8 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // backend.
   bool mark(const std::string& by);
   void stop();
-  std::optional<Error> aborted() const;  // the error of operations after abort(); else nothing
+  // Returns the error of operations after abort(), or nothing.
+  std::optional<Error> aborted() const;
   // Waits up to a second for the store to report an abort or the job's first failure, which may
   // have caused the failure on this rank.
   void await_cause() const;

@@ -70,8 +70,8 @@ Room::Sizes sizes_of(const GroupShape& shape, const Operation& operation, const 
     return {first, agreement, scratch_of_levels(shape, operation, counts), 0};
   const std::uint64_t element = size_of(operation.dtype);
   const std::uint64_t all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-  // All ranks use the size of the longest slice: on GPUs, where all scale before the call, scratch
-  // memory then has the same place on all ranks.
+  // All ranks use the size of the longest slice. On GPUs scale_source() has applied the factors, so
+  // the last piece is empty. Thus scratch memory has the same place on all ranks there.
   return {first, agreement, *std::ranges::max_element(counts) * shape.ranks * element,
           scales_before_send(operation) ? all * element : 0};
 }

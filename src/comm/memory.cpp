@@ -62,7 +62,7 @@ class Memory {
  private:
   Device device_;
   std::size_t bytes_;
-  const Plugin* owner_ = nullptr;  // backend that allocated the memory; null for the device
+  const Plugin* owner_ = nullptr;  // backend that allocated the memory; null if the device did
   void* data_ = nullptr;
   Buffer buffer_;
 };
@@ -102,7 +102,7 @@ class RegisteredMemory {
 
  private:
   struct Entry {
-    std::weak_ptr<BackendCommunicator> group;  // empty until the group knows the memory
+    std::weak_ptr<BackendCommunicator> group;  // empty until the memory is registered
     // An element of this memory's own, so that the destructor need not allocate one; empty if
     // the memory may be freed at once.
     RetiredMemory::List retired;
@@ -114,8 +114,8 @@ class RegisteredMemory {
 
 // The groups that the communicators of a call use.
 struct Groups {
-  std::vector<std::shared_ptr<BackendCommunicator>> all;  // including the groups of the levels
-  std::vector<const BackendCommunicator*> named;          // one for each communicator of the caller
+  std::vector<std::shared_ptr<BackendCommunicator>> all;  // with groups inside and across hosts
+  std::vector<const BackendCommunicator*> named;  // one group per communicator of the caller
 
   void add(const Communicator::Impl& communicator) {
     named.push_back(communicator.group.get());
@@ -158,7 +158,8 @@ void check_named_once(std::span<const BackendCommunicator* const> groups,
 }
 
 void prepare(const std::vector<std::shared_ptr<BackendCommunicator>>& groups) {
-  for (const auto& group : groups) group->check_aborted();  // the other ranks may not come
+  // After an abort() the other ranks might never make this call.
+  for (const auto& group : groups) group->check_aborted();
   for (const auto& group : groups) {
     group->wait_for_last();       // a backend accepts only one caller at a time
     group->deregister_retired();  // frees memory that the new allocation may need

@@ -59,7 +59,7 @@ class RegisteredRanges {
   }
 
   mutable std::mutex mutex_;
-  Map ranges_;  // bytes by address
+  Map ranges_;  // size in bytes of each range, by its address
 };
 
 // A backend accepts one caller at a time, so retired memory waits until the communicator performs

@@ -18,12 +18,12 @@ struct Settings {
   std::optional<std::string> own_algorithm;
   std::optional<ComputeUnits> own_compute_units;
 
-  std::string backend;                // empty: the best common backend
+  std::string backend;                // name of the backend; empty: the best common one
   std::chrono::milliseconds timeout;  // time limit of one collective
   int deterministic;
   std::string algorithm;
   std::string tuning;        // lines for atoll_group.tuning, from the tuning file and `algorithm`
-  std::string tcp_checksum;  // empty: none
+  std::string tcp_checksum;  // name of the checksum of TCP data; empty: none
   ComputeUnits compute_units;
   bool levels;
 

@@ -13,9 +13,9 @@
 namespace atoll_v1::atoll {
 
 // Returns the value of atoll_group.tuning: lines "COLLECTIVE MIN_BYTES ALGORITHM\n", of which the
-// last matching line applies, and lines "connections N\n". The lines of the file come first. The
-// choices of CommunicatorOptions::algorithm, or else of Config::algorithm, which are
-// "COLLECTIVE:ALGORITHM,...", follow as lines with a MIN_BYTES of 0.
+// last matching line applies, and lines "connections N\n". The lines of the file that
+// Config::tuning names come first. The choices of CommunicatorOptions::algorithm, or else of
+// Config::algorithm, which are "COLLECTIVE:ALGORITHM,...", follow as lines with a MIN_BYTES of 0.
 //
 // MIN_BYTES is the size of the whole tensor (S in nccl-tests). In the file, sizes may end in K, M
 // or G (powers of 1,024), and # begins a comment. The backend checks the names of algorithms.

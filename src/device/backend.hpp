@@ -169,8 +169,8 @@ class AllocationCount {
  public:
   // A negative number of bytes means that memory was freed.
   void add(std::ptrdiff_t bytes) noexcept {
-    const std::size_t now = now_ +=
-        static_cast<std::size_t>(bytes);  // unsigned wrap-around subtracts if `bytes` is negative
+    // Unsigned wrap-around subtracts if `bytes` is negative.
+    const std::size_t now = now_ += static_cast<std::size_t>(bytes);
     std::size_t peak = peak_.load();
     while (bytes > 0 && now > peak && !peak_.compare_exchange_weak(peak, now)) {
     }

@@ -56,7 +56,7 @@ Stream::Stream(Stream&& other) noexcept
 }
 Stream& Stream::operator=(Stream&& other) noexcept {
   if (this == &other) return *this;
-  if (link_) *link_ = nullptr;  // the assignment destroys the stream that was here
+  if (link_) *link_ = nullptr;  // the assignment destroys the stream that *this held
   impl_ = std::move(other.impl_);
   name_ = std::move(other.name_);
   link_ = std::move(other.link_);

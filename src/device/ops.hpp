@@ -54,7 +54,7 @@ struct SgdStep {
   View weights_low;
   float learning_rate, weight_decay;
   const double* scale;
-  unsigned most_blocks = 0;  // as for AdamW
+  unsigned most_blocks = 0;  // maximum number of thread blocks, as for AdamWStep
 };
 
 // Element i is set to mean + deviation * normal(seed, stream, first + i), which does not depend on

@@ -15,7 +15,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::size_t most_sentences = 8;  // largest number of sentences or calls in a text
-constexpr int most_with_stacks = 4;        // ranks of a communicator whose stacks are printed
+constexpr int most_with_stacks = 4;        // largest number of ranks whose stacks are printed
 
 bool is_message(const FlightOperation& operation) { return operation.collective < 0; }
 

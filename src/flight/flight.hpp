@@ -53,7 +53,7 @@ class Flight {
   mutable std::mutex mutex_;  // guards the members between this one and writing_
   std::condition_variable changed_;
   std::string failure_;
-  std::vector<RawStack> stacks_;  // taken at the failure
+  std::vector<RawStack> stacks_;  // stacks of the threads at the failure
   bool failure_written_ = false;
   bool ending_ = false;
   std::mutex writing_;  // held while the flight file is written

@@ -35,9 +35,9 @@ using How = store::Answered::How;
 
 // The answers of all ranks, and those of the ranks that were asked, in ascending order.
 struct Answers {
-  std::vector<FlightLog> logs;    // of the ranks that answered
-  std::vector<RankState> states;  // by rank; points into `logs`
-  std::vector<FlightView> asked;  // of the asked ranks that answered
+  std::vector<FlightLog> logs;    // logs of the ranks that answered
+  std::vector<RankState> states;  // state of each rank; points into `logs`
+  std::vector<FlightView> asked;  // views of the asked ranks that answered
   std::vector<int> silent;        // asked ranks that did not answer in time
   std::vector<int> departed;      // asked ranks that have left the job
 };

@@ -49,7 +49,8 @@ class Questions {
   // handler may release the last reference to an object whose destructor calls remove().
   std::recursive_mutex mutex_;
   std::map<std::string, Handler, std::less<>> handlers_;
-  std::deque<std::pair<std::string, std::string>> early_;  // names and details
+  // Names and details of questions for which no handler has been added yet.
+  std::deque<std::pair<std::string, std::string>> early_;
 };
 
 }  // namespace atoll_v1::atoll

@@ -88,7 +88,7 @@ struct FlightTrack {
   std::atomic<std::uint64_t> collectives_enqueued{0};
   std::atomic<std::uint64_t> collectives_completed{0};
   std::atomic<bool> closed{false};
-  std::atomic<std::uint64_t> bytes{0};  // of all operations called so far
+  std::atomic<std::uint64_t> bytes{0};  // bytes of all operations called so far
   // Ids of the threads that called and executed the latest operation; 0: none.
   std::atomic<int> caller{0};
   std::atomic<int> executor{0};
@@ -137,7 +137,7 @@ class FlightRecorder {
   mutable std::mutex mutex_;  // guards all members below
   std::vector<std::shared_ptr<FlightTrack>> tracks_;
   std::uint32_t next_track_ = 0;
-  std::uint64_t forgotten_bytes_ = 0;  // of tracks that newer tracks have replaced
+  std::uint64_t forgotten_bytes_ = 0;  // bytes of tracks that newer tracks have replaced
   std::vector<std::pair<std::uint64_t, std::string>> errors_;  // failed operation and error text
 };
 

@@ -16,7 +16,7 @@ namespace atoll_v1::atoll {
 template <template <class> class Atomic, std::size_t places>
 struct SignalTargetsOf {
   struct Target {
-    Atomic<int> eventfd{-1};  // -1 in a free place
+    Atomic<int> eventfd{-1};  // descriptor to write to; -1 in a free place
     Atomic<std::uint64_t> value{0};
   };
 

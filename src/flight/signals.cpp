@@ -81,7 +81,7 @@ std::mutex installing;  // guards `users`, and the handler while it is installed
 int users = 0;
 
 constexpr int most_frames = 64;
-constexpr std::size_t most_name = 160;  // bytes of the name of a function
+constexpr std::size_t most_name = 160;  // longest function name in a stack, in bytes
 // The handler, and the frame from which the kernel called it.
 constexpr int frames_of_handler = 2;
 
@@ -97,7 +97,7 @@ constexpr int frames_of_handler = 2;
 // The place where one thread records its frames. `thread` is the id of that thread, or one of these
 // values.
 constexpr int is_free = 0;
-constexpr int is_taken = -1;  // the handler is recording
+constexpr int is_taken = -1;  // the handler is recording frames in the place
 constexpr int is_done = -2;
 struct Place {
   std::atomic<int> thread{is_free};
@@ -106,11 +106,12 @@ struct Place {
 };
 // The signal handler uses these places and this number, and nothing else.
 std::array<Place, max_flight_stacks> places;
-std::atomic<int> unhandled{0};  // signals that were sent and have not arrived
+std::atomic<int> unhandled{0};  // number of sent signals that have not arrived
 
 extern "C" void atoll_record_stack(int) {
   const int saved = errno;
-  --unhandled;  // before the place is done, so that take_stacks() sees it
+  // Must come before the place is done: take_stacks() reads `unhandled` after that.
+  --unhandled;
   const int self = static_cast<int>(::syscall(SYS_gettid));
   for (Place& place : places) {
     int expected = self;

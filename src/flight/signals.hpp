@@ -31,7 +31,7 @@ class FlightSignal {
 
 // A thread of this process, and its role in the flight file.
 struct FlightThread {
-  int id = 0;  // as gettid() returns it
+  int id = 0;  // thread id as gettid() returns it
   std::string role;
 };
 

@@ -31,7 +31,7 @@ struct FlightCallRecord {
   std::uint64_t sequence = 0;
   std::int64_t collective = -1;
   std::uint64_t count = 0;
-  std::int64_t enqueued = 0;  // in ticks of FlightClock
+  std::int64_t enqueued = 0;  // time of the call in ticks of FlightClock
   std::uint32_t track = 0;
   std::int32_t peer = -1;
   std::int16_t kind = 0;

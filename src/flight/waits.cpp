@@ -17,7 +17,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::size_t most_reasons = 8;
-constexpr std::size_t most_links = 8;  // of a chain in a text
+constexpr std::size_t most_links = 8;  // largest number of links of a chain in a text
 
 using How = store::Answered::How;
 
@@ -25,9 +25,9 @@ using How = store::Answered::How;
 enum class Why {
   silent,
   departed,
-  absent,     // has not called the collective
-  idle,       // is in no operation, while another rank sends to it or receives from it
-  unreached,  // has called the collective, but its stream has not reached it
+  absent,     // the rank has not called the collective
+  idle,       // the rank is in no operation, while another rank sends to it or receives from it
+  unreached,  // the rank has called the collective, but its stream has not reached the call
 };
 
 // A communicator has one node for collectives, because ranks that are behind in it wait for a part
@@ -44,11 +44,12 @@ struct Node {
   std::int64_t collective = -1;
   std::string name{};
   bool is_send = false;
-  const std::vector<int>* members = nullptr;  // null when no answer lists them
+  const std::vector<int>* members = nullptr;  // ranks of the communicator; null if not known
   std::size_t parent = 0;
   std::map<Why, std::vector<int>> causes{};
-  std::map<std::size_t, std::vector<int>> next{};  // keys: nodes; values: ranks in these operations
-  bool is_late = false;                            // a member is behind in this communicator
+  // The nodes for which this node waits, each with the ranks of this node that are in it.
+  std::map<std::size_t, std::vector<int>> next{};
+  bool is_late = false;  // true if a member is behind in this communicator
 };
 
 // The sentence about one rank, and the sentence about several ranks, for each value of Why.
@@ -95,7 +96,7 @@ class Graph {
 
   const std::vector<RankState>& states_;
   std::map<std::string_view, const std::vector<int>*> members_;  // keys: ids of communicators
-  std::vector<Node> nodes_;                                      // the first one is the subject
+  std::vector<Node> nodes_;                                      // the first node is the subject
   std::map<Key, std::size_t> known_;
   std::set<int> named_;
   std::vector<std::string> sentences_;

@@ -110,7 +110,7 @@ double tiled_share(const ComputeModel& model, double m, double n, double k) {
 }  // namespace
 
 const ComputeModel& find_compute_model(std::string_view name) {
-  constexpr std::size_t longest_name = 256;  // since matching recurses
+  constexpr std::size_t longest_name = 256;  // bounds the recursion of the matching
   const std::string text(name.substr(0, longest_name));
   const ComputeModel* found = nullptr;
   for (const ComputeModel& model : compute_models()) {

@@ -169,7 +169,7 @@ class SimulatedOps final : public DeviceOps {
     if (blocks == 0 || options_.units == 0) return move(stream, name, bytes);
     const double whole = kernel_rate(options_, name);
     const double rate = std::min(blocks * bytes_per_s_of_block, whole);
-    constexpr double nearly_all = 0.99;  // more would share the units instead of holding them
+    constexpr double nearly_all = 0.99;  // at 1, work shares the units instead of holding them
     const double held = std::min(nearly_all, blocks / static_cast<double>(options_.units));
     simulated::run(stream, {.name = name,
                             .seconds = static_cast<double>(bytes) / rate,

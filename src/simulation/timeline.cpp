@@ -18,10 +18,11 @@ bool runs(const TimedTask& task) { return task.start && !task.end; }
 // Whether work holds a part of the compute units while it runs.
 bool holds_units(const Use& use) { return use.compute > 0 && use.compute < 1; }
 
-// The use of all tasks that run.
+// The use of all running tasks. Work that holds only a part of the compute units counts in `held`;
+// `total.compute` adds up the other work.
 struct Load {
-  Use total{};      // sums; `compute` is that of work that uses all units
-  double held = 0;  // compute units that other work holds
+  Use total{};
+  double held = 0;  // part of the compute units that is held
 };
 
 // Sums over the tasks that are past their latency.

@@ -28,17 +28,18 @@ class Timeline;
 struct TimedTask {
   TimedWork work{};
   double enqueued = 0;                              // time at which the CPU had enqueued the task
-  std::vector<std::shared_ptr<TimedTask>> after{};  // tasks of other streams that must have ended
+  std::vector<std::shared_ptr<TimedTask>> after{};  // tasks of other streams that must end first
   bool counts_as_exposed = false;                   // the wait for `after` is exposed communication
-  double latency_left = 0, left = 0;  // seconds of the task that are left, when it runs alone
-  double ready = 0;                   // end of the task before it on the stream
+  // Seconds of the latency and of the work after it that are left, if the task runs alone.
+  double latency_left = 0, left = 0;
+  double ready = 0;  // end of the task before this one on the stream
   std::optional<double> start{}, end{};
 };
 
 // The tasks of one stream that have not ended.
 struct Queue {
   std::deque<std::shared_ptr<TimedTask>> tasks{};
-  double ended = 0;    // end of the last task that has ended
+  double ended = 0;    // time at which the last task ended
   double exposed = 0;  // seconds of exposed communication
 };
 

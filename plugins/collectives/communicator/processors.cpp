@@ -38,7 +38,7 @@ std::string own_processors() {
 }
 
 int count_processors(std::span<const std::string> masks) {
-  std::string any;  // one digit of 0 to 15 for each four processors
+  std::string any;  // union of the masks; each char is a value of 0 to 15 for four processors
   for (const auto& mask : masks) {
     any.resize(std::max(any.size(), mask.size()));
     for (std::size_t i = 0; i < mask.size(); ++i) {

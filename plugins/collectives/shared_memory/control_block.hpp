@@ -19,7 +19,7 @@ struct WindowOffset {
   friend bool operator==(const WindowOffset&, const WindowOffset&) = default;
 
   std::int64_t window = -1;  // index of the registered window; -1: other ranks cannot access it
-  std::uint64_t offset = 0;  // offset in the window
+  std::uint64_t offset = 0;  // offset of the buffer in the window, in bytes
 };
 
 // An Advert is what a rank publishes when it arrives at a step: the operation that it called and

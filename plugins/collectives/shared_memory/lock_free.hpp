@@ -87,7 +87,7 @@ enum class Sleeper : std::uint32_t {
 // sequentially consistent, so at least one side sees the other, and no wake-up is lost.
 template <template <class> class Atomic>
 struct BellOf {
-  Atomic<std::uint32_t> rung;     // futex; each event for the owner adds 1
+  Atomic<std::uint32_t> rung;     // futex word, to which each event for the owner adds 1
   Atomic<std::uint32_t> sleeper;  // how the owner waits, a value of Sleeper
 
   // Rings, and calls wake(Sleeper) if the owner may be asleep.

@@ -32,7 +32,7 @@ struct Inbox {
   std::uint64_t magic;
   std::uint64_t ring_bytes;  // size of each ring buffer in bytes; a power of two
   std::uint64_t rings;
-  alignas(cache_line) BellOf<std::atomic> bell;           // on which the owner sleeps
+  alignas(cache_line) BellOf<std::atomic> bell;           // bell that wakes the owner of the inbox
   alignas(cache_line) std::atomic<std::uint32_t> closed;  // nonzero once the inbox has been closed
   ControlBlock control;
 };

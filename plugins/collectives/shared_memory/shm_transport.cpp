@@ -137,7 +137,7 @@ bool ShmTransport::advance() {
   }
   for (int i = 0; i < Passing::most_at_once && receive_inbox(); ++i) {
   }
-  auto least = Opened::connected;  // how far all other ranks have come, at least
+  auto least = Opened::connected;  // lowest state that any other rank has reached
   for (const Peer& peer : peers_) {
     if (peer.incoming == nullptr) continue;
     const auto theirs = Opened{peer.incoming->opened.load(std::memory_order_acquire)};

@@ -288,9 +288,9 @@ class LocalSum {
 
   // Where the reducers write the results of this step.
   enum class Results {
-    slice_dst,  // to Slice::dst
-    every_dst,  // to the dst of every rank that receives them
-    staging,    // to their staging buffers, from which every rank copies them
+    slice_dst,  // results go to Slice::dst
+    every_dst,  // results go to the dst of every rank that receives them
+    staging,    // results go to the reducers' staging buffers, from which every rank copies them
   };
 
   Group& group_;

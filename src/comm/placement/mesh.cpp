@@ -111,7 +111,7 @@ struct Mesh::Layout {
     MeshPlanOptions options;
   };
 
-  std::vector<AxisSpec> axes;  // outermost first
+  std::vector<AxisSpec> axes;  // axes of the mesh, the outermost first
   std::vector<int> order;  // all ranks of the World in mesh order, the last axis varying fastest
   std::string reason;
   std::vector<Finding> findings{};

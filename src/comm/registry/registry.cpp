@@ -76,7 +76,7 @@ std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {
 // statically, the folder is lib/atoll in the prefix of the program.
 std::filesystem::path installed_folder() {
   Dl_info info{};
-  link_map* object = nullptr;  // the object that contains this function
+  link_map* object = nullptr;  // shared object or program that contains this function
   if (!dladdr1(reinterpret_cast<const void*>(&installed_folder), &info,
                reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) ||
       !info.dli_fname || !object)

@@ -59,7 +59,7 @@ class Guard final : public GuardedMapping {
 // All guards of the process. A signal handler can find its data only through a global variable.
 struct Guards {
   std::mutex mutex;
-  std::map<std::uintptr_t, const Guard*> by_end;  // by the end of each mapping
+  std::map<std::uintptr_t, const Guard*> by_end;  // guards by the end address of their mapping
 };
 Guards& guards() {
   static Guards all;

@@ -61,7 +61,7 @@ class Clock {
   }
 
  private:
-  std::vector<std::uint64_t> moments_;  // last known operation, indexed by party
+  std::vector<std::uint64_t> moments_;  // number of the last known operation of each party
 };
 
 struct Range {
@@ -136,13 +136,13 @@ class Lifetimes {
   };
   struct Target {
     std::uintptr_t begin = 0;  // address at which the allocation begins
-    Region* region = nullptr;  // allocation that contains the range; null for memory of others
+    Region* region = nullptr;  // allocation that contains the range; null if no known one does
     Span span;
   };
 
   struct SecondMapping {
     std::uintptr_t end = 0;
-    std::uintptr_t first = 0;  // address of the same memory in its allocation
+    std::uintptr_t first = 0;  // address in the allocation where the second mapping begins
   };
 
   std::uintptr_t first_address(std::uintptr_t address) const;

@@ -83,7 +83,7 @@ class HostEvent final : public EventBackend {
   std::shared_ptr<HostEvent> self_;  // keeps this event alive while it is in the queue
   std::atomic<HostEvent*> next{nullptr};
   std::atomic<int> happened_{0};  // not bool, because waits on int map directly to a futex
-  std::shared_ptr<StreamFailure> failure_;  // of the stream so far; set before happened_
+  std::shared_ptr<StreamFailure> failure_;  // failure of the stream so far; set before happened_
 };
 
 class Queue : public std::enable_shared_from_this<Queue> {
@@ -102,8 +102,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // Throws Error(invalid_argument) if this thread runs a task of this queue. The task would wait
   // for work that runs only after the task.
   void require_other_task() const;
-  // Call this when the stream is destroyed. Returns true if this thread runs a task of the queue,
-  // which then cannot wait for the work that remains. The queue drops that work with an error.
+  // Call this when the stream is destroyed. Returns true if a task of this queue destroys it. That
+  // task cannot wait for the tasks after it, so the queue drops them with an error.
   bool ends_in_own_task();
 
   std::atomic<std::int64_t> exposed_ns{0};
@@ -190,7 +190,8 @@ std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
 }
 
 void Queue::wake() {
-  { const std::lock_guard lock(mutex_); }  // no worker can be between its check and its sleep
+  // Waits until no worker is between its check and its sleep.
+  { const std::lock_guard lock(mutex_); }
   ready_.notify_all();
 }
 
@@ -288,9 +289,8 @@ void Queue::work(const std::stop_token& stop) {
     }
     help_until(nullptr);
     if (!stop.stop_requested()) continue;
-    if (tasks_.empty() && !tasks_.has_executor()) return;  // in this order, as in drain()
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(1));  // another thread is still running tasks
+    if (tasks_.empty() && !tasks_.has_executor()) return;       // checks in the order of drain()
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // another thread runs the tasks
   }
 }
 
@@ -319,7 +319,7 @@ class CpuStream final : public StreamBackend {
   ~CpuStream() override {
     worker_.request_stop();
     if (queue_->ends_in_own_task()) {
-      worker_.detach();  // the worker shares the queue
+      worker_.detach();  // the worker keeps the queue alive
       return;
     }
     queue_->wake();

@@ -20,8 +20,8 @@ enum class Stores {
 struct Reduction {
   std::span<void* const> dsts{};
   std::span<const void* const> parts{};
-  const double* factors =
-      nullptr;  // one factor per part; null means all are 1. Only for sum and avg of floating types
+  // One factor per part; null means that all are 1. Only for sum and avg of floating types.
+  const double* factors = nullptr;
   std::uint64_t count = 0;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;

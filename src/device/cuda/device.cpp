@@ -107,7 +107,8 @@ class PooledEvent {
  private:
   struct Pool {
     std::mutex mutex;
-    std::map<std::pair<int, Kind>, std::vector<cudaEvent_t>> free;  // by device and kind
+    // Unused events by device and kind.
+    std::map<std::pair<int, Kind>, std::vector<cudaEvent_t>> free;
   };
   // The pool is never destroyed, because the CUDA runtime may end first.
   static Pool& pool() {
@@ -469,7 +470,7 @@ class CudaDevice final : public DeviceBackend {
 // reads the variable when it makes the first context.
 void request_queues() noexcept {
   [[maybe_unused]] static const bool once = [] {
-    if (std::getenv(queues_variable) != nullptr) return true;  // the user's choice
+    if (std::getenv(queues_variable) != nullptr) return true;  // keeps the user's value
     atoll_abi::add_to_environment({std::string(queues_variable) + "=32"});
     log::debug("{}=32: a hardware queue for each stream of a GPU", queues_variable);
     return true;

@@ -47,8 +47,8 @@ class Failure {
   // `position` of the first wait on.
   void follow(std::uint64_t position, const std::shared_ptr<Failure>& other, std::uint64_t theirs) {
     if (other.get() == this) return;
-    std::vector<Source>
-        gone;  // destroyed after the lock, since an unobserved error fails the World
+    // Destroyed after the lock is released, because an unobserved error fails the World.
+    std::vector<Source> gone;
     const std::lock_guard lock(mutex_);
     for (Source& source : sources_) {
       if (source.failure != other) continue;
@@ -95,7 +95,7 @@ class Failure {
     } catch (const std::bad_alloc&) {
       log::error("cuda: no memory for the errors of the streams that a stream has waited for");
     }
-    std::vector<Source> gone;  // destroyed after the lock
+    std::vector<Source> gone;  // destroyed after the lock is released
     const std::lock_guard lock(mutex_);
     gone.swap(sources_);  // last, so that searches on other threads find the errors at any moment
   }
