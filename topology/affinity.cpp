@@ -79,7 +79,7 @@ std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNi
     double rate = 0;
     Nics members = {};
   };
-  std::map<std::pair<int, std::string>, Fabric> fabrics;  // keys: rank and name of a link layer
+  std::map<std::pair<int, std::string>, Fabric> fabrics;  // keys: preference and name of the layer
   bool all_known = true;
   for (const TopologyNic* nic : nics) {
     if (!may_be_active(*nic)) continue;

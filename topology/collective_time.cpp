@@ -28,10 +28,10 @@ constexpr std::array<std::array<double, 7>, 6> table = {{{.32, .24, .13, .05, .0
                                                          {.95, .95, .95, .92, .92, .755, .74},
                                                          {.96, .96, .96, .957, .957, .958, .92}}};
 constexpr double nics_of_table = 8;
-// TCP reaches at most about 60 % of the wire (nccl-tests 209), and 4 to 6 GB/s of 12.5 at 100
-// Gbit/s (nccl 450).
+// TCP reaches at most about 60 % of the rate of the wire (issue 209 of NVIDIA/nccl-tests), and 4 to
+// 6 GB/s of 12.5 at 100 Gbit/s (issue 450 of NVIDIA/nccl).
 constexpr double tcp_efficiency = 0.5;
-constexpr double tcp_latency = 10;  // an estimate, as a multiple of that of RDMA
+constexpr double tcp_latency = 10;  // latency of TCP as a multiple of that of RDMA, an estimate
 
 // Returns the position of a value in a sorted list, between 0 and its size - 1, on a scale of
 // logarithms.
@@ -57,7 +57,8 @@ double efficiency_of_row(std::size_t row, double hosts) {
 // the sizes of the table are interpolated on a scale of logarithms, so that more bytes never take
 // less time. Below the table time is constant.
 double rdma_efficiency(double bytes, double hosts) {
-  // The table has sizes that take less time than smaller ones; here they take as long.
+  // By the table, some sizes take less time than smaller sizes. They get the time of the smaller
+  // size instead.
   const auto time_of_row = [&](std::size_t row) {
     double time = 0;
     for (std::size_t i = 0; i <= row; ++i)
@@ -74,7 +75,7 @@ double rdma_efficiency(double bytes, double hosts) {
 
 // The parts of a tensor that a rank sends, and the steps of a ring.
 struct Ring {
-  double parts = 0;  // bytes that a rank sends, as a part of the tensor
+  double parts = 0;  // bytes that a rank sends, divided by those of the tensor
   double steps = 0;
   double rounds = 1;  // times that data goes around the ring
 };
@@ -91,7 +92,7 @@ Ring ring_of(std::string_view collective, double n) {
 }
 
 // Interpolates measured times of the same collective on a scale of logarithms. Beyond the largest
-// size the rate stays, and below the smallest the time.
+// size the rate is constant, and below the smallest size the time.
 std::optional<double> measured_time(const FabricModel& model, const CollectiveShape& shape) {
   std::map<double, double> times;
   for (const MeasuredTime& entry : model.measured) {
@@ -117,7 +118,7 @@ CollectiveTime intra_host(const FabricModel& model, const CollectiveShape& shape
                       .transfer_s = ring.parts * bytes / (model.intra_gbyte_s * 1e9),
                       .intra = 1};
   constexpr double nvls_hop_s = 25e-6;
-  constexpr int least_nvls_ranks = 3;  // two ranks exchange directly
+  constexpr int least_nvls_ranks = 3;  // two ranks exchange data without NVLS
   if (model.nvls_gbyte_s > 0 && shape.collective == "all_reduce" &&
       shape.ranks >= least_nvls_ranks) {
     const double latency = model.launch_s + nvls_hop_s;
@@ -130,10 +131,10 @@ CollectiveTime intra_host(const FabricModel& model, const CollectiveShape& shape
   return time;
 }
 
-// Rates between hosts in GB/s for a ring over `per_host` ranks of each host.
+// What a ring over `per_host` ranks of each host uses of the NICs of a host.
 struct Across {
-  double wire = 0;  // of the NICs that the ring uses, without losses
-  double part = 0;  // of the NICs of a host that the ring uses
+  double wire = 0;  // GB/s of the NICs that the ring uses, without losses
+  double part = 0;  // share of the host's NICs that the ring uses
 };
 
 Across nics_of(const FabricModel& model, double per_host) {
@@ -217,7 +218,7 @@ double nic_efficiency(int hosts) {
 }
 
 double healthy_gbyte_s(const FabricModel& model) {
-  constexpr double of_large = 0.95;  // of the table, from 4 GB on and up to 16 hosts
+  constexpr double of_large = 0.95;  // efficiency in the table from 4 GB on and up to 16 hosts
   const bool is_rdma = model.fabric == Fabric::rdma;
   return model.inter_gbyte_s * (is_rdma ? nic_payload * of_large : tcp_efficiency);
 }
@@ -227,8 +228,8 @@ CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& 
   const Ring ring = ring_of(shape.collective, shape.ranks);
   CollectiveTime time =
       shape.hosts <= 1 ? intra_host(model, shape, ring) : inter_hosts(model, shape, ring);
-  // Collectives that share the NICs, such as those of all rails of a host, use them together. If
-  // they need more than there is, each takes longer.
+  // Collectives that share the NICs, such as the collectives of all rails of a host, use the NICs
+  // together. If they need more than the NICs carry, each collective takes longer.
   time.inter *= shape.sharing;
   if (time.inter > 1) {
     time.transfer_s *= time.inter;
@@ -251,7 +252,7 @@ CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& 
 
 CollectiveTime message_time(const FabricModel& model, const MessageShape& shape) {
   CollectiveTime time{.latency_s = model.launch_s + model.intra_step_s};
-  double intra = 0, inter = 0;  // seconds
+  double intra = 0, inter = 0;  // seconds of the transfers inside hosts and between hosts
   if (shape.intra_bytes > 0)
     intra = static_cast<double>(shape.intra_bytes) / (model.intra_gbyte_s * 1e9);
   if (shape.inter_bytes > 0) {

@@ -22,7 +22,7 @@ class DisjointSets {
     while (parents_[number] != number) number = parents_[number] = parents_[parents_[number]];
     return number;
   }
-  // Joins two sets. The root of the first is that of both.
+  // Joins two sets. The root of the first set becomes the root of both.
   void join(std::size_t a, std::size_t b) { parents_[root(b)] = root(a); }
 
  private:

@@ -67,7 +67,7 @@ constexpr std::array models{
     GpuModel{"RTX 8000", possible, 2, 2, 25},
     GpuModel{"RTX 6000", possible, 2, 2, 25},
     GpuModel{"RTX 5000", possible, 2, 2, 25},
-    GpuModel{"RTX 50", never},  // GeForce, of Blackwell
+    GpuModel{"RTX 50", never},  // GeForce cards of the Blackwell generation
     // Pascal and older GPUs.
     GpuModel{"P100-PCIE", never},
     GpuModel{"P100", possible, 1, 4, 20},

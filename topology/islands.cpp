@@ -126,7 +126,7 @@ class IslandFinder {
   }
 
   // Returns the node of a GPU or switch. All switches of one host ("HOST/...") share a node; a
-  // switch without a host has its own.
+  // switch without a host has a node of its own.
   std::size_t node(const std::string& id) {
     if (const auto gpu = gpu_numbers_.find(id); gpu != gpu_numbers_.end()) return gpu->second;
     const std::string_view whole = id;

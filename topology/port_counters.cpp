@@ -25,7 +25,7 @@ constexpr std::uint64_t no_warning = std::numeric_limits<std::uint64_t>::max();
 // Congestion control of RoCE works by marks, so a few of them are no fault. Nothing documents how
 // many are; this many show that senders were slowed down again and again.
 constexpr std::uint64_t many = 1000;
-constexpr std::size_t most_shown = 3;  // ports that a finding lists with their counters
+constexpr std::size_t most_shown = 3;  // number of ports that a finding lists with their counters
 
 // Errors of the cable and of the far end. Discards are not among them, since congestion causes
 // discards too.
@@ -107,13 +107,13 @@ Counts counts_in(std::string_view text) {
 struct Rise {
   const TopologyNic* nic = nullptr;
   std::uint64_t most = 0;  // the largest rise of a counter
-  std::string text = {};   // "symbol_error +12, link_downed +1"
+  std::string text = {};   // the rises: "symbol_error +12, link_downed +1"
 };
 
 Rise rise_of(const PortCounters& counters, const TopologyNic& before, const TopologyNic& after) {
   Rise rise{.nic = &after};
   const std::string_view earlier = get_fact(before.facts, counters.fact);
-  if (earlier.empty()) return rise;  // unknown, which is not 0
+  if (earlier.empty()) return rise;  // the earlier counts are unknown, not 0
   const Counts old = counts_in(earlier), now = counts_in(get_fact(after.facts, counters.fact));
   for (const std::string_view name : counters.names) {
     const auto was = old.find(name), is = now.find(name);

@@ -59,7 +59,7 @@ std::optional<Enum> from_name(const std::array<Enum, size>& all, std::string_vie
 enum class Division {
   whole,  // every rank has the whole tensor
   equal,  // every rank has an equal part
-  uneven  // parts have the weights of weight()
+  uneven  // parts of the ranks differ, in proportion to weight()
 };
 
 struct Traits {

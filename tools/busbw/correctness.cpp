@@ -42,7 +42,7 @@ Range range_of(DType dtype, Op op, int ranks) {
   Range range;
   if (!sums) return {.most = std::min<std::uint64_t>(limit, largest)};
   if (op == Op::mulsum) limit /= 2;
-  if (op == Op::avg) {  // sums of multiples of n are multiples of n
+  if (op == Op::avg) {  // the average of n multiples of n is a whole number
     range.unit = static_cast<double>(n);
     limit = std::max<std::uint64_t>(1, limit / n);
   }
@@ -163,7 +163,7 @@ double decode(DType dtype, const std::byte* at) {
 struct Precision {
   DType dtype;
   double exact;    // largest number up to which the type represents all whole numbers exactly
-  double average;  // relative tolerance of averages: four units in the last place, or 0
+  double average;  // relative tolerance of averages: four units in the last place; 0 for integers
 };
 constexpr std::array precisions{
     Precision{DType::u8, 0xFF, 0},         Precision{DType::bf16, 0x1p8, 0x1p-6},

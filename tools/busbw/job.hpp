@@ -53,7 +53,7 @@ struct Job {
   atoll::Mesh mesh;
   std::vector<std::vector<int>> groups;  // world ranks of every group, in the order of the axis
   std::vector<int> group_of;             // index of the rank's group, by world rank
-  std::vector<int> host_of;              // host, by world rank
+  std::vector<int> host_of;              // number of the rank's host, by world rank
   double axis_gbyte_s = 0;  // GB/s of a ring over the axis, from the topology; 0 if unknown
   std::optional<atoll::Communicator> communicator;
   std::optional<atoll::Stream> stream;

@@ -14,8 +14,8 @@
 
 namespace busbw {
 
-using Matrix =
-    std::vector<std::vector<double>>;  // GB/s from row to column; the diagonal is ignored
+// GB/s from the rank of the row to the rank of the column. The diagonal is ignored.
+using Matrix = std::vector<std::vector<double>>;
 
 struct PairSites {
   std::vector<int> host;                // host of each rank

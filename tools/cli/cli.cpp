@@ -63,7 +63,7 @@ std::vector<const CLI::Option*> shown_options(const CLI::App& app) {
 void add_options(std::string& page, const CLI::App& app) {
   page += ".SH OPTIONS\n";
   for (const std::string& group : app.get_groups()) {
-    if (group.empty()) continue;  // hidden options
+    if (group.empty()) continue;  // hidden options have no group name
     if (group != "Options") page += fmt::format(".SS {}\n", roff(group));
     for (const CLI::Option* option : options_in(app, group)) {
       page += ".TP\n";
@@ -72,7 +72,8 @@ void add_options(std::string& page, const CLI::App& app) {
         page += fmt::format("{}\\fB{}\\fR", separator, roff(name));
         separator = ", ";
       }
-      const std::string value = CLI::Formatter().make_option_opts(option);  // as --help shows it
+      // The type and the default, as --help shows them.
+      const std::string value = CLI::Formatter().make_option_opts(option);
       if (!value.empty()) page += fmt::format(" \\fI{}\\fR", roff(value.substr(1)));
       page += fmt::format("\n{}\n", roff(option->get_description()));
     }

@@ -47,7 +47,7 @@ std::string meant(const CLI::App& app, const std::string& name,
   // Two swapped letters count as two. Of a short name, only one letter may differ.
   std::size_t least = name.size() <= 3 ? 2 : std::max(std::size_t{3}, name.size() / 3 + 1);
   for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;  // hidden
+    if (option->get_group().empty()) continue;  // hidden options have no group name
     for (const std::string& own : option->get_lnames()) {
       const std::size_t letters = distance(name, own);
       if (letters >= least) continue;

@@ -14,7 +14,7 @@
 namespace cli {
 namespace {
 
-constexpr std::string_view units = "bkmgt";  // each is 1024 times the one before it
+constexpr std::string_view units = "bkmgt";  // each unit is 1024 times the one before it
 constexpr double most = 0x1p63;
 
 // Returns the power of 1024 of a unit; -1 for another text.

@@ -6,7 +6,7 @@
 
 namespace html {
 
-// report.html before and behind the place of the data. The build makes it of the file.
+// The text of report.html before and behind the place of the data, which the build generates.
 std::array<std::string_view, 2> template_parts();
 
 std::string document(const nlohmann::json& data) {

@@ -36,7 +36,7 @@ bool has(const std::string& text, std::string_view word) {
 // / n.
 struct Inside {
   std::string_view gpu;
-  double links;  // of the data sheet, one direction
+  double links;  // GB/s of all links by the data sheet, in one direction
   double nvlink;
   double nvls = 0;
 };
@@ -55,7 +55,7 @@ constexpr double bridge_gbyte_s = 116;
 // Two H100 NVL have three bridges with 300 GB/s in one direction (data sheet); 80 % by estimate.
 constexpr double nvl_pair_gbyte_s = 240;
 
-// GB/s inside a host; `nvls` is 0 without switches that add.
+// GB/s inside a host; `nvls` is 0 without switches that add up tensors.
 struct Rates {
   double ring = 0;
   double nvls = 0;
@@ -69,7 +69,7 @@ std::optional<Rates> intra_rates_of(const std::string& gpu, const std::string& i
     const bool has_switches = ranks > 4 || has(intra, "nvswitch");
     nvlink = {board->nvlink, has_switches ? board->nvls : 0};
   }
-  const bool is_pair = has(gpu, "h100") && has(gpu, "nvl");  // boards without switches
+  const bool is_pair = has(gpu, "h100") && has(gpu, "nvl");  // two H100 NVL with bridges
   if (is_pair) nvlink = {ranks <= 2 ? nvl_pair_gbyte_s : pcie_gbyte_s};
   if (intra.empty()) return has(gpu, "pcie") ? Rates{pcie_gbyte_s} : nvlink;
   if (has(intra, "no ")) return std::nullopt;
@@ -83,8 +83,8 @@ std::optional<Rates> intra_rates_of(const std::string& gpu, const std::string& i
   return std::nullopt;
 }
 
-// Returns the rates over links that a topology has. A ring loses as much of them as on the GPU's
-// usual board, where switches add only if there are all links.
+// Returns the rates over the links that a topology has. A ring reaches the same share of them as on
+// the GPU's usual board. Switches add up tensors only if the GPU has all links of that board.
 Rates over_links(Rates usual, const std::string& gpu, double links_gbyte_s) {
   const auto board = std::ranges::find_if(boards, [&](const Inside& b) { return has(gpu, b.gpu); });
   const bool is_pcie = board == boards.end() || usual.ring < board->nvlink;
@@ -101,7 +101,7 @@ constexpr std::array<Generation, 6> generations = {
     {{"xdr", 800}, {"ndr", 400}, {"hdr", 200}, {"edr", 100}, {"fdr", 56}, {"qdr", 40}}};
 
 struct Network {
-  double gbit_s = 0;  // of one NIC
+  double gbit_s = 0;  // Gbit/s of one NIC
   int nics = 1;
   bool tcp = false;
 };
@@ -153,10 +153,10 @@ std::optional<Network> network_of(std::string inter) {
   return network;
 }
 
-// A GPU uses several NICs if the host has more of them than GPUs, up to the rate of a PCIe 5.0 slot
-// of 16 lanes. They count as one.
+// A GPU uses several NICs if the host has more NICs than GPUs, up to the rate of a PCIe 5.0 slot of
+// 16 lanes. The NICs of a GPU count as one NIC.
 Network joined_nics(Network network, int gpus) {
-  constexpr double slot_gbit_s = 400;  // as much as a NIC of 400 Gbit/s, which such a slot serves
+  constexpr double slot_gbit_s = 400;  // the slot serves a NIC of 400 Gbit/s
   const int most = std::max(1, static_cast<int>(slot_gbit_s / network.gbit_s));
   const int each = std::clamp(network.nics / gpus, 1, most);
   network.nics /= each;
@@ -173,8 +173,8 @@ std::uint64_t memory_in(const std::string& gpu) {
   return static_cast<std::uint64_t>(0.988 * std::stod(match[1]) * (std::uint64_t{1} << 30));
 }
 
-// Returns GB/s of a ring over the GPUs of a host, by the links of the topology; 0 if it does not
-// know them.
+// Returns GB/s of a ring over the GPUs of a host, by the links of the topology; 0 if the topology
+// does not show the links.
 double ring_of_host(const atoll::Topology& topology, const std::string& host) {
   std::vector<atoll::RankSite> sites;
   std::vector<int> ring;
@@ -185,7 +185,7 @@ double ring_of_host(const atoll::Topology& topology, const std::string& host) {
   }
   if (ring.size() < 2) return 0;
   const atoll::GroupRate rate = atoll::group_rate(topology, sites, ring);
-  // group_rate() takes 80 % of the links.
+  // group_rate() returns 80 % of the rate of the links.
   return rate.is_assumed ? 0 : rate.gbyte_s / 0.8;
 }
 
@@ -213,7 +213,7 @@ ClusterText read_topology(const std::string& what) {
                  "--topology {}: its hosts have different numbers of GPUs", what);
   text.gpu = topology.gpus.front().model;
   const auto islands = atoll::find_islands(topology);
-  // Without a source of the links, those of the GPU's usual board stand in.
+  // If no source shows the links, the links of the GPU's usual board stand in.
   const atoll::IslandState state = islands.front().state;
   if (state == atoll::IslandState::known) text.intra = "NVLink";
   if (state == atoll::IslandState::none) text.intra = "PCIe";
@@ -224,7 +224,7 @@ ClusterText read_topology(const std::string& what) {
     const bool up = nic.state.empty() || nic.state == "active";
     if (!on_host(nic) || nic.is_virtual || !up || !nic.rate_gbit_s) continue;
     if (*nic.rate_gbit_s < rate) continue;
-    if (*nic.rate_gbit_s > rate) nics = 0;  // the fastest NICs join the hosts
+    if (*nic.rate_gbit_s > rate) nics = 0;  // only the fastest NICs join the hosts
     rate = *nic.rate_gbit_s;
     ++nics;
   }

@@ -10,15 +10,15 @@
 namespace plan {
 
 struct ClusterText {
-  std::string gpu{};  // "H100", "NVIDIA A100-SXM4-80GB"
+  std::string gpu{};  // name of the GPU: "H100", "NVIDIA A100-SXM4-80GB"
   int hosts = 1;
   int ranks_per_host = 8;
-  std::string intra{};  // "NVSwitch", "NVLink", "PCIe"; "": that of the GPU's usual board
-  // GB/s of a ring over the links that a topology has inside a host, before losses; 0: those of the
-  // GPU's usual board.
+  std::string intra{};  // links inside a host: "NVSwitch", "PCIe"; "": as on the GPU's usual board
+  // GB/s of a ring over the links that a topology has inside a host, before losses; 0: the rate on
+  // the GPU's usual board.
   double links_gbyte_s = 0;
-  std::string inter{};  // "8x400G", "8xNDR", "TCP 100G"; "": 8x400G
-  double busbw = 0;     // GB/s that the hosts really reach; 0: that of the model
+  std::string inter{};  // NICs of a host: "8x400G", "8xNDR", "TCP 100G"; "": 8x400G
+  double busbw = 0;     // GB/s that a host really reaches at most; 0: no limit beside the model
 };
 
 struct KnownCluster {
@@ -26,7 +26,7 @@ struct KnownCluster {
   std::vector<std::string> unknown{};  // texts that were not understood; a usual value stands in
 };
 
-// Whether the table of GPUs has this one.
+// Whether the table of GPUs has this GPU.
 bool has_model(const std::string& gpu);
 
 // Throws Error(not_found) for an unknown GPU.

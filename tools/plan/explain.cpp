@@ -22,9 +22,9 @@ constexpr double little_exposed = 0.03;
 
 // Seconds of a step.
 struct StepTimes {
-  double measured = 0;     // without waiting for data
-  double explained = 0;    // on a healthy fabric
-  double unexplained = 0;  // that only the fabric can explain
+  double measured = 0;     // measured, less the wait for data
+  double explained = 0;    // predicted for a healthy fabric
+  double unexplained = 0;  // the part that only the fabric can explain
 };
 
 // Slows all compute down by a factor.
@@ -214,7 +214,8 @@ void data_causes(const Measurement& measured, Explanation& result) {
 void split_exposed(const Job& job, Explanation& result) {
   if (result.expected_exposed_s <= 0) return;
   Job few = job;
-  few.micro_batches = std::min(few.micro_batches, 4);  // the shares hardly change with more
+  // More micro batches hardly change the shares.
+  few.micro_batches = std::min(few.micro_batches, 4);
   const LaneTimes lanes = lanes_of(simulate(few, {.trace = true}).trace);
   const double all = lanes.exposed_gather + lanes.exposed_reduce + lanes.exposed_replicate;
   if (all <= 0) return;

@@ -14,19 +14,19 @@ namespace plan {
 // times are in seconds.
 struct Measurement {
   double tokens_per_s = 0;
-  std::optional<double> exposed_s{};    // per step
-  std::optional<double> padding{};      // share of tokens
-  std::optional<double> data_wait_s{};  // per step
-  std::optional<double> enqueue_s{};    // per step, time in which the CPU enqueues it
-  bool is_atoll = false;                // a run of atoll-train, and not of another framework
+  std::optional<double> exposed_s{};    // exposed communication per step
+  std::optional<double> padding{};      // share of padding in the tokens
+  std::optional<double> data_wait_s{};  // time that compute waits for data, per step
+  std::optional<double> enqueue_s{};    // time in which the CPU enqueues a step
+  bool is_atoll = false;  // true for a run of atoll-train, false for another framework
   // Tokens/s of the same settings on one host, where communication is hidden.
   std::optional<double> one_host_tokens_per_s{};
 };
 
 struct Cause {
-  std::string what;    // one sentence
-  std::string check;   // how to tell it from the others, and what to do
-  double seconds = 0;  // seconds of a step that it explains; 0: unknown
+  std::string what;    // the cause in one sentence
+  std::string check;   // how to tell this cause from the others, and what to do
+  double seconds = 0;  // seconds of a step that the cause explains; 0: unknown
 };
 
 struct Explanation {
@@ -36,9 +36,9 @@ struct Explanation {
   double expected_gather_s = 0, expected_reduce_s = 0;  // parts of the expected exposed time
   double measured_data_s = 0;    // time that compute waits for data; 0 in a prediction
   double measured_launch_s = 0;  // time in which the CPU enqueues a step; 0 if unknown
-  double slowdown = 1;           // of compute: measured over expected
-  // GB/s between hosts with which the prediction meets the measured step, and its share of a
-  // healthy fabric. Nothing if the fabric explains nothing.
+  double slowdown = 1;           // measured time of compute over expected time
+  // GB/s between hosts with which the prediction meets the measured step. Nothing if the fabric
+  // explains nothing. `health` is the share of the rate of a healthy fabric that this is.
   std::optional<double> busbw{};
   double health = 1;
   std::vector<Cause> causes{};  // in descending order of their seconds

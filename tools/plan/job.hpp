@@ -26,7 +26,7 @@ struct Cluster {
   // atoll-plan --measure measured them on this machine.
   train::simulated::OpTimes times{};
   std::map<std::string, double, std::less<>> kernel_gbyte_s{};
-  std::uint64_t process_bytes = 0;  // memory of a process beside its buffers, also measured there
+  std::uint64_t process_bytes = 0;  // bytes of a process beside its buffers; 0 if not measured
 
   bool is_cpu() const noexcept { return compute.units == 0; }
 };
@@ -38,7 +38,7 @@ struct Job {
   atoll::MeshShape mesh{};  // replicate x shard
   std::int64_t seq = 2048;
   std::int64_t micro_batch = 1;  // rows of a micro batch of a rank
-  int micro_batches = 1;         // of a rank in a step
+  int micro_batches = 1;         // number of micro batches of a rank in a step
   atoll::DType dtype = atoll::DType::bf16;
   atoll::DType reduce_dtype = atoll::DType::f32;
   atoll::DType moments = atoll::DType::f32;

@@ -10,10 +10,10 @@
 
 namespace plan {
 
-// Means over ranks and steps. The busy time of a lane, in which a collective of it runs, has the
-// exposed time in it.
+// Means over ranks and steps. `gather`, `reduce` and `replicate` are the times in which a
+// collective of this lane runs. They include the exposed times.
 struct LaneTimes {
-  double forward = 0, backward = 0, other = 0;  // work on the compute stream
+  double forward = 0, backward = 0, other = 0;  // seconds of work on the compute stream
   double exposed_gather = 0, exposed_reduce = 0, exposed_replicate = 0;
   double gather = 0, reduce = 0, replicate = 0;
 };

@@ -127,12 +127,12 @@ void check_machine_flags(const Flags& f, const plan::MeasuredMachine& machine) {
   }
 }
 
-// Makes the ranks compute as --machine says.
+// Makes the ranks compute as the machine in the file of --machine.
 void use_machine(const Flags& f, const plan::MeasuredMachine& machine, plan::Cluster& cluster) {
   plan::use(machine, cluster);
   cluster.fabric.most_gbyte_s = f.cluster.busbw;
   if (f.gpus_per_host > 0) cluster.ranks_per_host = f.gpus_per_host;
-  // Hosts may be emulated by one machine, on which all ranks compute.
+  // One machine may emulate all hosts; then all ranks compute on this machine.
   const bool alike = machine.ranks == cluster.ranks_per_host ||
                      machine.ranks == cluster.hosts * cluster.ranks_per_host;
   if (!machine.gpu.empty() || alike) return;

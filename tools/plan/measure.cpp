@@ -38,7 +38,7 @@ double seconds_since(Clock::time_point begin) {
 
 struct Measured {
   train::simulated::OpTimes ops{};
-  double update_s = 0;  // of an update of all parameters with AdamW, without clipping
+  double update_s = 0;  // time of an AdamW update of all parameters, without clipping
   // Memory of the process beside what it allocated from the device: programs, libraries, their
   // buffers. Pages that the measuring processes share are divided among them (PSS).
   std::int64_t process_bytes = 0;
@@ -219,7 +219,7 @@ json read_json(const std::filesystem::path& file, std::string_view schema) {
   return content;
 }
 
-// Each layer has the same operations, so a few of them do. More would take gigabytes.
+// All layers have the same operations, so a few layers suffice. More layers would take gigabytes.
 Job with_few_layers(Job job) {
   constexpr double most_parameters = 3e8;
   const auto parameters = [&] { return static_cast<double>(train::parameter_count(job.model)); };
@@ -233,7 +233,8 @@ Job with_few_layers(Job job) {
 
 // Throws if the ranks' weights, gradients and moments do not fit in the memory of the machine.
 void check_memory(const Job& job, const MeasureOptions& options) {
-  constexpr double bytes_of_parameter = 4 + 2 + 4 + 2 * 4;  // of f32 and bf16 weights, and the rest
+  // An f32 weight, a bf16 weight, an f32 gradient and two f32 moments.
+  constexpr double bytes_of_parameter = 4 + 2 + 4 + 2 * 4;
   const double needed =
       options.ranks * bytes_of_parameter * static_cast<double>(train::parameter_count(job.model));
   const auto all = static_cast<double>(memory_of_rank(1));
@@ -251,8 +252,8 @@ int usable_gpus(const std::string& wanted) {
   return kind == atoll::DeviceKind::cuda ? atoll::Device::cuda_count() : 0;
 }
 
-// As usable_gpus(), by a process for itself, because CUDA fails in a process that forks after
-// asking CUDA.
+// Returns the result of usable_gpus(). A child process calls it, because CUDA fails in a process
+// that forks after it has used CUDA.
 int count_gpus(const std::string& wanted) {
   if (wanted == "cpu" || wanted == "host") return 0;
   constexpr int failed = 255;
@@ -262,14 +263,14 @@ int count_gpus(const std::string& wanted) {
     try {
       status = std::min(usable_gpus(wanted), failed - 1);
     } catch (const std::exception&) {
-      // The parent finds the same.
+      // The parent calls usable_gpus() again, which throws the same error.
     }
     ::_exit(status);
   }
   int status = 0;
   const bool ended = child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status);
   if (ended && WEXITSTATUS(status) != failed) return WEXITSTATUS(status);
-  return usable_gpus(wanted);  // throws the reason
+  return usable_gpus(wanted);  // fails as the child did, and throws the reason
 }
 
 }  // namespace

@@ -13,9 +13,9 @@ namespace plan {
 
 struct MeasureOptions {
   int ranks = 1;    // processes that measure at the same time, as the ranks of a job compute
-  int threads = 1;  // compute threads of each, on CPUs
+  int threads = 1;  // compute threads of each process, on CPUs
   std::string device = "auto";  // "cpu" (or "host"), "cuda", or "auto": GPUs if there are any
-  double seconds = 10;          // of passes; the first pass does not count
+  double seconds = 10;          // time for passes; the first pass does not count
 };
 
 // Measures in this process, as the rank `rank` of `options.ranks`, and returns the text of the
@@ -42,8 +42,9 @@ struct MeasuredMachine {
 
 // Throws Error(io) and Error(bad_data).
 MeasuredMachine read_machine(const std::filesystem::path& file);
-// Makes the ranks of a cluster compute as the machine. CPUs also get links of their own, and the
-// number of ranks that measured; GPUs keep those of the cluster.
+// Makes the ranks of a cluster compute as the measured machine. For CPUs, it also replaces the
+// links of the cluster, and its ranks per host by the number of ranks that measured. With GPUs, the
+// cluster keeps its links and its number of ranks.
 void use(const MeasuredMachine& machine, Cluster& cluster);
 
 // Adds the times of a curve of atoll-busbw --save to the links. Throws Error(io) and

@@ -21,8 +21,8 @@ namespace fsdp = atoll::fsdp;
 std::set<std::pair<int, int>> groups_of(const std::vector<Candidate>& found) {
   std::set<std::pair<int, int>> groups;
   for (const Candidate& candidate : found) {
-    groups.emplace(candidate.job.ranks(),
-                   candidate.job.cluster.hosts);  // without a hybrid strategy
+    // Strategies that are not hybrid use one group of all ranks.
+    groups.emplace(candidate.job.ranks(), candidate.job.cluster.hosts);
     const auto [replicate, shard] = candidate.job.mesh;
     const int on_host = candidate.job.cluster.ranks_per_host;
     const auto hosts_of = [&](int ranks) { return (ranks + on_host - 1) / on_host; };

@@ -37,7 +37,7 @@ nlohmann::json entry_of(const Candidate& candidate, const Candidate& first);
 
 // A part of the memory of a rank.
 struct MemoryPart {
-  const char* key;  // as in fsdp::MemoryPlan
+  const char* key;  // name of the member of fsdp::MemoryPlan
   const char* name;
   std::uint64_t bytes;
 };

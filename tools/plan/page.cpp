@@ -16,7 +16,7 @@ namespace fsdp = atoll::fsdp;
 using nlohmann::json;
 
 constexpr std::size_t most_rows = 30;
-constexpr int most_micro_batches = 4;  // more are too narrow to see
+constexpr int most_micro_batches = 4;  // more micro batches would be too narrow to see
 
 json candidates(const std::vector<Candidate>& found) {
   json rows = json::array();
@@ -73,7 +73,7 @@ std::string sources(const Cluster& cluster) {
 std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& p) {
   const fsdp::MemoryPlan& m = p.memory;
   const std::uint64_t reserved = job.cluster.compute.reserved_bytes;
-  // What the engine's plan does not have: ids, and the logits of PyTorch.
+  // Memory that the engine's plan does not contain: token ids, and the logits of PyTorch.
   const std::uint64_t rest = p.bytes - std::min(p.bytes, m.total() + reserved);
   const std::uint64_t process = job.cluster.process_bytes;
   return {{"parameters", "parameters (master shards)", m.parameters},

@@ -15,7 +15,7 @@ namespace plan {
 struct RunSettings {
   std::string model{};
   std::string strategy{}, mesh{}, dtype{}, reduce_dtype{}, moments{}, recompute{}, prefetch{};
-  std::int64_t seq = 0;  // the longest row
+  std::int64_t seq = 0;  // tokens of the longest row
   std::int64_t micro_batch = 0, global_batch = 0;
   int hosts = 1, ranks_per_host = 1;  // with --islands: islands and their ranks
   bool adapters = false;
@@ -27,7 +27,7 @@ struct PastRun {
   Measurement measured{};
   std::string gpu{};  // name of a GPU; "" if the file does not say it
   bool on_cpus = false;
-  std::int64_t parameters = 0;  // of the model; 0 if it is not known, or if some are adapters
+  std::int64_t parameters = 0;  // number in the model; 0 if unknown, or if the run trains adapters
   // Nothing without a run_args.json beside metrics.json.
   std::optional<RunSettings> settings{};
   std::int64_t row_tokens = 0;  // mean tokens of a row with its padding; 0 without settings

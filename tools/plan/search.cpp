@@ -55,7 +55,7 @@ std::vector<Candidate> simulate_all(const std::vector<Job>& jobs) {
   std::vector<Candidate> found(jobs.size());
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
-  std::exception_ptr problem;  // of the first job that has one, whichever thread finds it first
+  std::exception_ptr problem;  // the error of the job that comes first in `jobs`
   std::size_t first = jobs.size();
   const auto work = [&] {
     for (std::size_t i = next++; i < jobs.size(); i = next++) {
@@ -76,7 +76,7 @@ std::vector<Candidate> simulate_all(const std::vector<Job>& jobs) {
   try {
     for (std::size_t t = 1; t < std::min(most, jobs.size()); ++t) threads.emplace_back(work);
   } catch (const std::system_error&) {
-    // The threads that there are do the work.
+    // The threads that did start do the work.
   }
   work();
   threads.clear();
@@ -84,7 +84,7 @@ std::vector<Candidate> simulate_all(const std::vector<Job>& jobs) {
   return found;
 }
 
-// The mesh that a strategy uses: only hybrid ones know more than one level.
+// The mesh that a strategy uses: only hybrid strategies have more than one level.
 atoll::MeshShape used_mesh(const Job& job, atoll::MeshShape mesh) {
   train::require(mesh.replicate * mesh.shard == job.ranks(),
                  "mesh {} x {} does not have the {} ranks of the job", mesh.replicate, mesh.shard,
@@ -114,7 +114,7 @@ void add_jobs(const Job& base, const SearchSpace& space, std::vector<Job>& jobs)
   }
 }
 
-// The space on fewer ranks.
+// Returns the search space for a job on fewer ranks.
 SearchSpace space_on(SearchSpace space, int ranks) {
   for (atoll::MeshShape& mesh : space.meshes) {
     const int shard = std::min(mesh.shard, ranks);

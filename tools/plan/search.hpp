@@ -21,12 +21,12 @@ struct SearchSpace {
   std::vector<train::Recompute> recomputes{};
   std::vector<std::int64_t> micro_batches{};  // rows of a micro batch
   std::vector<int> prefetches{};              // units gathered ahead of compute; empty: the job's
-  std::vector<atoll::DType> dtypes{};         // of parameters and activations; empty: the job's
-  bool reduces_in_dtype = false;              // the reduction follows `dtypes`
-  std::int64_t global_batch = 0;  // rows of a step over all ranks; 0: the job's micro batches
+  std::vector<atoll::DType> dtypes{};  // types of parameters and activations; empty: the job's
+  bool reduces_in_dtype = false;       // gradients are reduced in the type of `dtypes`
+  std::int64_t global_batch = 0;       // rows of a step over all ranks; 0: the job's micro batches
 };
 
-// The memory of a rank, with that of its process where it was measured.
+// The memory of a rank in bytes, with the memory of its process if that was measured.
 double all_bytes(const Candidate& candidate);
 
 // Whether a candidate is so close to the first, within 3 %, that the prediction does not tell them
@@ -49,15 +49,15 @@ struct Scaling {
   std::vector<Candidate> best{};
 };
 
-// Searches on 1, 2, 4, ... hosts, up to those of `best`, which is the result of a search on all of
-// them. Numbers of hosts whose ranks do not divide the global batch are left out. If the space has
-// a mesh, its shard groups keep their size where they fit into the ranks.
+// Searches on 1, 2, 4, ... hosts, up to the number of hosts of `best`, which is the result of a
+// search on all hosts. Numbers of hosts whose ranks do not divide the global batch are left out. If
+// the space has a mesh, its shard groups keep their size where they fit into the ranks.
 Scaling scaling_of(const Candidate& best, const SearchSpace& space);
 
 // A line for each number of hosts: tokens/s, the share of linear growth, and the settings. The last
 // line names the number of hosts beyond which a further host adds less than half of the tokens/s
-// that a host gives on the fewest hosts on which the job fits. Numbers of hosts on which it does
-// not fit are marked and left out of that.
+// that a host gives on the fewest hosts on which the job fits. Numbers of hosts on which the job
+// does not fit are marked, and the last line does not consider them.
 std::string growth(const Scaling& scaling);
 
 }  // namespace plan

@@ -25,8 +25,8 @@ using train::require;
 // How fast the updates of a step run beside the next one follows from the time of the step before,
 // so two steps warm up.
 constexpr int warmup_steps = 2;
-// All passes of a step but the first and the last take the same time, so that the time of many
-// follows from that of these two numbers of passes.
+// All passes of a step but the first and the last take the same time. So the time of a step with
+// many passes follows from the times of steps with these two numbers of passes.
 constexpr int few_passes = 3, most_passes = 5;
 constexpr float learning_rate = 1e-3F;
 
@@ -42,7 +42,7 @@ fsdp::Options engine_options(const Job& job, const atoll::Device& device) {
   options.strategy = job.strategy;
   options.precision = {.param = job.dtype,
                        .reduce = adds_in_16_bits(job) ? atoll::DType::f32 : job.reduce_dtype};
-  // A tied head uses its own unit and that of the embedding at the same time.
+  // A tied head uses its own unit and the unit of the embedding at the same time.
   options.prefetch = job.prefetch + (job.model.tied ? 1 : 0);
   options.reduce_buffers = job.reduce_buffers;
   options.device = device;
@@ -160,8 +160,8 @@ class Rank {
     next_pass_.emplace(engine_.begin({.micro = micro, .of = of}, compute_));
   }
 
-  // Copies that a framework makes in forward are made in backward here. The step takes about as
-  // long.
+  // Simulates the copies that a framework makes. The copies of forward are simulated in backward,
+  // too, which hardly changes the time of the step.
   void copy(const fsdp::Unit& unit, bool last) {
     const double bytes = copied_bytes(job_, last) * static_cast<double>(unit.count());
     if (bytes == 0) return;
@@ -171,7 +171,7 @@ class Rank {
                                      .crowded_speed = train::simulated::crowded_elementwise});
   }
 
-  // As atoll-train does on GPUs.
+  // Returns the same options as atoll-train on GPUs.
   fsdp::StepOptions step_options() {
     if (job_.framework != train::simulated::Framework::atoll || job_.cluster.is_cpu()) return {};
     if (pass_s_ <= 0) return {};
@@ -180,9 +180,9 @@ class Rank {
   }
 
   const Job& job_;
-  std::set<std::string> not_measured_{};  // `ops_` writes it
+  std::set<std::string> not_measured_{};  // operations without a measured time; `ops_` adds them
   double pass_s_ = 0;                     // seconds of a micro batch in the newest step
-  std::optional<unsigned> blocks_{};      // for updates beside the newest forward
+  std::optional<unsigned> blocks_{};      // thread blocks for updates beside the newest forward
   atoll::World world_;
   atoll::Device device_;
   fsdp::Engine engine_;
@@ -192,7 +192,7 @@ class Rank {
   std::optional<fsdp::Optimizer> optimizer_;
   std::optional<train::Activations> activations_;
   atoll::Buffer tokens_, figures_;
-  std::optional<fsdp::Pass> next_pass_;  // begun before its step
+  std::optional<fsdp::Pass> next_pass_;  // the next pass, which may begin before its step
 };
 
 void check(const Job& job) {

@@ -14,17 +14,18 @@ namespace plan {
 
 struct Prediction {
   double step_s = 0;
-  double tokens_per_s = 0;     // of all ranks
-  double mfu = 0;              // FLOPs of the model over the peak of the data sheet
+  double tokens_per_s = 0;     // tokens/s of all ranks
+  double mfu = 0;              // the model's FLOP/s over the peak in the data sheet
   double compute_s = 0;        // part of a step in which compute runs
   double exposed_s = 0;        // part of a step in which compute waits for communication
   double communication_s = 0;  // part of a step in which a collective runs
   std::uint64_t bytes = 0;     // memory of a rank, with what libraries take
   atoll::fsdp::MemoryPlan memory{};
   bool fits = true;
-  // Operations that a measured machine has no time for. Those of the general model stand in.
+  // Operations for which a measured machine has no time. Times of the general model stand in.
   std::vector<std::string> not_measured{};
-  std::vector<atoll::TraceRecord> trace{};  // of the last step, if asked for
+  // Work of the last step. Empty unless SimulationOptions::trace is set.
+  std::vector<atoll::TraceRecord> trace{};
 };
 
 struct SimulationOptions {
@@ -36,7 +37,7 @@ struct SimulationOptions {
 // Throws Error(invalid_argument) if it is over 2^20.
 int micro_batches_of(std::int64_t global_batch, std::int64_t once);
 
-// Simulates a step after two that warm up. Throws Error(invalid_argument) if the mesh or the sizes
+// Simulates a step after two warm-up steps. Throws Error(invalid_argument) if the mesh or the sizes
 // do not fit.
 Prediction simulate(const Job& job, const SimulationOptions& options = {});
 

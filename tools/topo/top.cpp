@@ -35,7 +35,8 @@ std::string token_of(const TopOptions& options, const atoll::Config& config) {
   return token;
 }
 
-constexpr std::string_view enter = "\x1b[?1049h\x1b[?25l";  // the second screen, no cursor
+// Terminal codes: switch to the second screen and hide the cursor; show the cursor and return.
+constexpr std::string_view enter = "\x1b[?1049h\x1b[?25l";
 constexpr std::string_view restore = "\x1b[?25h\x1b[?1049l";
 
 // The signal handlers end the program at once, even while it waits for the network.
@@ -113,7 +114,8 @@ int watch(const TopOptions& options, const atoll::Config& config) {
   } catch (const atoll::Error& error) {
     const bool has_failed =
         error.code() == atoll::ErrorCode::aborted || error.code() == atoll::ErrorCode::peer_lost;
-    if (!has_failed) throw;  // nobody knows how the job is, for example because rank 0 is stopped
+    // Other errors do not tell the state of the job, for example if rank 0 is stopped.
+    if (!has_failed) throw;
     last = fmt::format("the job has failed: {}", error.what());
     status = exit_failed;
   }

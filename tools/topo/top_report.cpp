@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t most_rows = 40;    // without a terminal
+constexpr std::size_t most_rows = 40;    // most rows of a table if there is no terminal
 constexpr std::size_t most_waited = 5;   // ranks that the head of the table names
 constexpr double shortest_wait = 0.005;  // seconds; shorter waits happen in every job
 

@@ -20,7 +20,7 @@ struct Limits {
 struct View {
   const std::string& address;
   const std::vector<atoll::ObservedRank>& ranks;
-  const std::vector<atoll::ObservedRank>& previous;  // empty the first time
+  const std::vector<atoll::ObservedRank>& previous;  // empty for the first table
 };
 
 std::string table_of(const View& view, const Limits& limits);

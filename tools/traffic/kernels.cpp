@@ -181,7 +181,8 @@ void sum(std::span<std::byte* const> to, std::span<const std::byte* const> from,
   const std::uint64_t bytes = count * (element == Element::f32 ? 4 : 2);
   const std::uint64_t words = bytes / 4 / lanes * lanes;
   HWY_DYNAMIC_DISPATCH(sum_any)(to, from, words, element, stores);
-  // The rest is shorter than a vector. Sum copies of it that fill a vector.
+  // The remaining elements fill only a part of a vector, so they are summed in copies as long as a
+  // vector.
   const std::uint64_t rest = bytes - 4 * words;
   if (rest == 0) return;
   std::vector<std::byte> copies(from.size() * 4 * lanes);

@@ -21,14 +21,15 @@ namespace atoll_v1::atoll {
 void show_hidden_switches(Topology& topology, int most_links_of_unknown = 0);
 
 struct CoresAffinity {
-  std::string host;  // id
+  std::string host;  // id of the host
   int numa = -1;     // NUMA node of the cores of a rank; -1: the rank is bound to no single node
   Affinity affinity;
 };
 
-// Returns what find_cpu_affinity() chooses on each host with NICs: for ranks that are bound to no
-// node, unless the host has only one, then for each node that has a GPU or a NIC. Other nodes have
-// the NICs of the first. If no NIC is active, that is the only element of its host.
+// Returns what find_cpu_affinity() chooses on each host with NICs. The first element of a host is
+// the choice for ranks that are bound to no single NUMA node; a host with one node has no such
+// element. Then comes an element for each node that has a GPU or a NIC. Ranks on other nodes use
+// the NICs of the first element. If no NIC is active, a host has only the first element.
 std::vector<CoresAffinity> find_cores_affinity(const Topology& topology);
 
 }  // namespace atoll_v1::atoll

@@ -133,7 +133,8 @@ std::string read_file(const std::string& path) {
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
     fail_at(path, 0,
             "the file is UTF-16, as PowerShell writes it: convert it (iconv -f UTF-16 -t UTF-8)");
-  if (text.starts_with("\xef\xbb\xbf")) text.replace(0, 3, 3, ' ');  // offsets do not change
+  // Spaces replace the byte order mark of UTF-8, so that byte offsets do not change.
+  if (text.starts_with("\xef\xbb\xbf")) text.replace(0, 3, 3, ' ');
   return text;
 }
 

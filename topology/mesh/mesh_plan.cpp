@@ -184,7 +184,7 @@ MeshPlan plan_even(const MeshRequest& request) {
     const std::vector<Candidate> all = candidates(sites, request.rates.groups, tensor);
     const auto fits = std::ranges::find_if(
         all, [&](const Candidate& one) { return request.need->fits(one.ranks()); });
-    taken = *fits;  // the whole job is a candidate, and it holds the model
+    taken = *fits;  // not the end: the whole job is a candidate, and it holds the model
     memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
   }
   MeshPlan plan = arrange(request.rates.groups, taken.ranks() / tensor, tensor);

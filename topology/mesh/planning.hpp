@@ -84,8 +84,8 @@ class StepModel {
     int members = 0;
     int near = -1;
     bool is_split = false;  // true if the ranks are in several near groups
-    GroupRate links{};      // the slowest link of a rank, and the latency of the hops between ranks
-    GroupRate network{};    // the NICs of all ranks together
+    GroupRate links{};      // rate of the slowest link of a rank, and latency of the hops
+    GroupRate network{};    // rate of the NICs of all ranks together
   };
   double hop_us(int rank, bool leaves_near) const;
   void add(int rank, Part& part) const;

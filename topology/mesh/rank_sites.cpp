@@ -190,7 +190,7 @@ std::vector<RankSite> resolve_ranks(const Topology& topology,
 
 std::vector<RankSite> assign_gpus(const Topology& topology, const std::vector<std::string>& hosts) {
   GpusByHost gpus = gpus_by_host(topology);
-  std::unordered_map<std::string_view, std::size_t> given;  // GPUs of the ranks, by host
+  std::unordered_map<std::string_view, std::size_t> given;  // number of placed ranks, by host
   std::vector<RankSite> sites;
   sites.reserve(hosts.size());
   for (const std::string& host : hosts) {

@@ -26,7 +26,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// GB/s inside an island, and that one core copies in memory, for ranks without GPUs.
+// GB/s inside an island of GPUs, and GB/s that one core copies in memory, for ranks without GPUs.
 constexpr double assumed_intra_gbyte_s = 250, assumed_memory_gbyte_s = 10;
 constexpr double intra_to_inter = 10, efficiency_intra = 0.8;
 

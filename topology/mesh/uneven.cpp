@@ -25,7 +25,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double worth_widening = 0.9;  // largest time of a wider axis, relative to a shorter one
+// A longer shard axis must take less than this share of the shorter axis's communication time.
+constexpr double worth_widening = 0.9;
 constexpr double most_left_out = 0.25;  // largest share of the ranks that may be left out
 constexpr double computing = 2;   // assumed computing time, relative to the communication time
 constexpr double wire_bytes = 2;  // bytes of a parameter in bf16
@@ -89,8 +90,8 @@ class UnevenPlanner {
 
   bool may_shard(int shard) const {
     if (slots_ % shard != 0 || shard < least_) return false;
-    // If the size of the model is unknown, accept the widest axis inside the islands and all axes
-    // that fill the largest island.
+    // If the size of the model is unknown, accept the longest axis that stays inside the islands,
+    // and all axes that are long enough to fill the largest island.
     return request_.need || shard >= widest_ || shard == shard_in_islands(groups_, tensor_);
   }
 
@@ -101,7 +102,7 @@ class UnevenPlanner {
       Alternative one = measure(arrange(groups_, shard, tensor_));
       if (!best || one.seconds < worth_widening * best->seconds) best = std::move(one);
     }
-    return std::move(*best);  // has a value: one row of all ranks is always allowed
+    return std::move(*best);  // `best` has a value: one row of all ranks is always allowed
   }
 
   std::optional<Alternative> without_some(double compute) {

@@ -47,7 +47,7 @@ constexpr std::array<std::string_view, 4> prefixes = {"atoll-", "nccl-", "vader_
                                                       "sm_segment."};
 constexpr std::size_t longest_name = 200;
 constexpr std::size_t most_names = 256;
-constexpr std::time_t least_age = 60;  // seconds
+constexpr std::time_t least_age = 60;  // least age of a file in seconds
 
 bool is_ours(std::string_view name) {
   constexpr std::string_view letters =
@@ -82,7 +82,7 @@ std::string left_in_shared_memory(const LiveRequest& request) {
   const auto folder = request.dev / "shm";
   struct stat status {};
   if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return "";
-  std::map<unsigned long, std::string> files;  // by inode
+  std::map<unsigned long, std::string> files;  // names of the files, by inode
   for (const std::string& name : entries(folder)) {
     if (!is_ours(name) || ::lstat((folder / name).c_str(), &status) != 0) continue;
     const bool is_visible = ::geteuid() == 0 || status.st_uid == ::geteuid();

@@ -35,7 +35,7 @@ struct HwlocPciDevice : PciAddress {
   unsigned vendor = 0, device = 0, pci_class = 0;  // vendor id, device id and class; 0 if unknown
   double link_gbyte_s = 0;  // bandwidth at the current link speed; 0 if unknown
   std::string subtype = {};
-  std::string model = {};                    // name in a PCI id database
+  std::string model = {};                    // name of the device in a PCI id database
   std::string path = {};                     // PCI path, as in TopologyGpu::pci_path
   std::optional<std::size_t> locality = {};  // index into HwlocMachine::localities
   std::ptrdiff_t offset = -1;                // byte offset in the XML text; -1 without a text
@@ -61,9 +61,9 @@ struct HwlocOsDevice {
 
 // Kind of object that a row of a matrix describes.
 enum class HwlocEndKind {
-  pci,      // index into HwlocMachine::pci
-  os,       // index into HwlocMachine::os
-  package,  // index into HwlocMachine::packages
+  pci,      // a PCI device: HwlocEnd::index is its position in HwlocMachine::pci
+  os,       // an OS device: HwlocEnd::index is its position in HwlocMachine::os
+  package,  // a package: HwlocEnd::index is its position in HwlocMachine::packages
   other
 };
 

@@ -216,8 +216,8 @@ class NvmlView {
       count = std::max(count, sides_[{gpu.id, peer->id}]);
       return;
     }
-    // The peer of the link is hidden from this process, or this process sees bus ids that differ
-    // from those of the driver.
+    // The peer of the link is hidden from this process, or this process sees other bus ids than the
+    // driver.
     some_links_unseen_ = true;
     if (peer == nullptr) ++unseen_[{gpu.id, fmt::format("{}/unseen-{}", host_.id, busid)}];
   }

@@ -17,7 +17,8 @@ constexpr unsigned status_has_capabilities = 0x10;
 constexpr unsigned capability_express = 0x10;
 constexpr unsigned capability_acs = 0x0d, capability_ats = 0x0f;  // ids of PCI capabilities
 
-constexpr std::size_t device_control_at = 8;  // offset in the PCI Express capability
+// Offset of the device control register in the PCI Express capability.
+constexpr std::size_t device_control_at = 8;
 constexpr unsigned control_relaxed_ordering = 1U << 4;
 constexpr unsigned control_read_request_shift = 12;
 

@@ -25,7 +25,7 @@ def environment():
     """A Jinja environment in which templates behave as in transformers."""
     jinja2 = need("jinja2", "a chat template")
     version = tuple(int(part) for part in jinja2.__version__.split(".")[:3])
-    # Templates come from the Hub. Debian mends the sandbox of its older version.
+    # Templates come from the Hub, so the sandbox must be safe. Debian mends the sandbox of its older jinja2.
     if version < (3, 1, 6) and "/dist-packages/" not in jinja2.__file__:
         raise DataError(f"jinja2 {jinja2.__version__} lets templates leave the sandbox: pip install -U "
                         "jinja2")
@@ -171,7 +171,7 @@ class Template:
             try:
                 is_same = self._raw([*messages[:number], bare, *messages[number + 1:]], tools) == raw
             except TemplateRefuses:
-                continue  # it uses the calls
+                continue  # the template uses the calls
             if is_same:
                 raise TemplateRefuses(f"message {number + 1} calls tools, which the template does not write; name "
                                       "a template that writes tool_calls with --template")
@@ -183,7 +183,7 @@ class Template:
         before, marked = unmark(self._raw(messages[:first], tools))
         if whole.startswith(before):
             return [span for span in spans if span[0] >= len(before)]
-        return spans[len(marked):]  # the template writes early messages in another way when more follow
+        return spans[len(marked):]  # the template writes a message differently when more messages follow
 
     def _answer(self, messages, number, whole, special, tools):
         """The span of answer `number` in the text `whole`."""

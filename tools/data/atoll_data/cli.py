@@ -173,7 +173,7 @@ class Chunk:
         self.untrained_end = ""
 
 
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
+PR_SET_PDEATHSIG = 1  # the operation of Linux's prctl that sets a signal for the end of the parent
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 main_process = os.getpid()
 
@@ -182,14 +182,14 @@ worker = None  # the converter of this process
 
 def start_worker(options):
     global worker
-    # A worker would wait for ever if the main process was killed.
+    # Otherwise a worker would wait for ever after the main process was killed.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != main_process:  # it has ended already
+        if os.getppid() != main_process:  # the main process has ended already
             os._exit(1)
     for name in ENDING:
         signal.signal(name, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one tells
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main process ends the others
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     worker = documents.Converter(options)
@@ -298,7 +298,7 @@ def show_first(options, converter, found):
         except DataError as error:
             if not options.skip_bad:
                 raise
-            if not options.output and len(read) - shown <= 10:  # else the conversion tells
+            if not options.output and len(read) - shown <= 10:  # with -o, the conversion prints the errors
                 print(f"atoll-data: skipped: {error}", file=sys.stderr)
     if shown == 0 and not options.output:
         raise nothing_converted(options)

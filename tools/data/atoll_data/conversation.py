@@ -3,9 +3,9 @@ import json
 
 from .errors import DataError, parse_json
 
-OPEN, CLOSE = "\ufdd0", "\ufdd1"  # no text has them: Unicode reserves them for use inside programs
+OPEN, CLOSE = "\ufdd0", "\ufdd1"  # marks that no text has: Unicode reserves them for use inside programs
 REASONING = ("reasoning_content", "thinking", "reasoning")
-CALLS = ("function_call", "tool_call")  # ShareGPT: the value of such a message is a call, or a list of calls
+CALLS = ("function_call", "tool_call")  # senders in ShareGPT whose messages are a call, or a list of calls
 SHAREGPT = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "system": "system", "user": "user",
             "assistant": "assistant", "tool": "tool", "observation": "tool", "tool_response": "tool",
             "function_response": "tool"} | dict.fromkeys(CALLS, "assistant")

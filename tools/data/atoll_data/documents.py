@@ -13,7 +13,7 @@ class Converter:
         self.ends = list(self.tokenizer.special)
         self.templates = None
         self.settings = settings
-        self.untrained_end = None  # why the first answer teaches no model to stop, or ""
+        self.untrained_end = None  # why the first answer does not teach a model to stop; "" if it does
         if options.format != "chat" and self.tokenizer.eos is None:
             raise DataError(f"--tokenizer {options.tokenizer}: names no token that ends a text: add --eos "
                             "TOKEN")

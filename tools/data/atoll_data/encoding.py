@@ -10,8 +10,10 @@ from .errors import DataError, need, parse_json
 
 
 PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")  # a part of a name in the Hub, or a revision
-WIDEST_GAP = 1 << 16  # ids without a token, beyond as many as there are tokens
-# A field of a SentencePiece model that is appended: normalizer_spec { add_dummy_prefix: false }. The last value counts.
+# The ids of a vocabulary may leave out as many numbers as there are tokens, and this many more.
+WIDEST_GAP = 1 << 16
+# This field, normalizer_spec { add_dummy_prefix: false }, is appended to a SentencePiece model. The last value of a
+# field counts.
 NO_SPACE = b"\x1a\x02\x18\x00"
 HUB_NAME = re.compile(f"{PLAIN.pattern}/{PLAIN.pattern}(@{PLAIN.pattern})?")
 
@@ -146,7 +148,7 @@ class TokenizerJson:
         try:
             self.model = library.Tokenizer.from_buffer(data)
             self.description = json.loads(data)
-        except Exception as error:  # the library raises Exception itself
+        except Exception as error:  # tokenizers raises plain Exception, not a subclass
             raise DataError(f"{path}: not a tokenizer.json: {error}") from None
         self.model.no_truncation()
         self.model.no_padding()
@@ -240,7 +242,7 @@ def cached_folder(name):
         commit = (model / "refs" / revision).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         commit = ""
-    # A commit has no reference of its own.
+    # A revision that is a commit has no file in refs.
     return model / "snapshots" / (commit if PLAIN.fullmatch(commit) else revision)
 
 

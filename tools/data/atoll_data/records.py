@@ -94,7 +94,7 @@ def _json(path):
         records = parse_json(text, path, whole_file=True)
     except DataError:
         first = text.strip().partition("\n")[0].rstrip()
-        if not (first.startswith("{") and first.endswith("}")):  # else JSON Lines under another name
+        if not (first.startswith("{") and first.endswith("}")):  # otherwise the file is JSON Lines under another name
             raise
         yield from _lines(path)
         return

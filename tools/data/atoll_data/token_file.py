@@ -112,7 +112,7 @@ class Writer:
         self.width = 2 if tokenizer.vocabulary <= 1 << 16 else 4
         self.documents = self.tokens = 0
         self.hash = hashlib.blake2b(digest_size=16)
-        self.target = Path(os.path.realpath(path))  # behind links, which stay
+        self.target = Path(os.path.realpath(path))  # the file that symbolic links lead to, so that the links stay
         self.draft = self.target.with_name(f"{self.target.name}.{place_tag()}{os.getpid()}.tmp")
         self._remove_old_drafts()
         drafts.add(self.draft)
@@ -139,7 +139,7 @@ class Writer:
         return self
 
     def __exit__(self, kind, *_):
-        self.draft.unlink(missing_ok=True)  # first, since closing fails on a full disk
+        self.draft.unlink(missing_ok=True)  # before close(), which fails on a full disk
         for file in (self.file, self.offsets, self.mask):
             try:
                 file.close()

@@ -48,7 +48,7 @@ struct HostView : View<TopologyHost> {
   std::vector<const NicView*> nics = {};
   bool has_environment = false;  // true if a source read NCCL settings and limits
   bool is_vm = false;
-  bool has_rdma = false;  // true if one of its NICs supports RDMA
+  bool has_rdma = false;  // true if a NIC of the host supports RDMA
   const HostView& host() const { return *this; }
 };
 
@@ -67,7 +67,7 @@ struct NicView : DeviceView<TopologyNic> {
 struct GpuView : DeviceView<TopologyGpu> {
   const GpuModel* model = nullptr;        // null when the model is unknown
   const Island* island = nullptr;         // null when no island holds the GPU
-  const Affinity* affinity = nullptr;     // the choice of NICs
+  const Affinity* affinity = nullptr;     // the NICs chosen for the GPU, and why
   std::vector<const NicView*> used = {};  // NICs that the GPU should send through
 };
 
@@ -127,8 +127,8 @@ void append(std::vector<Subject>& subjects, const auto& views) {
   for (const auto* view : views) subjects.emplace_back(*view);
 }
 
-// The texts of a finding, before its id and subjects are known. A consequence or fix that is empty
-// is that of the check.
+// The texts of a finding, before its id and subjects are known. If the consequence or the fix is
+// empty, the text of the check replaces it.
 struct Problem {
   Severity severity = Severity::warning;
   std::string evidence;
@@ -143,7 +143,7 @@ struct CheckRow {
   std::string_view title;
   void (*run)(const Machine& machine, CheckResult& result);
   std::string_view nothing;  // reason when the machine has nothing to examine: "no GPUs"
-  // Texts for the findings that have no others.
+  // Texts for the findings that have no consequence or fix of their own.
   std::string_view consequence = {};
   std::string_view fix = {};
 };

@@ -96,7 +96,7 @@ void pcie_speed(const Machine& machine, CheckResult& result) {
 }
 
 void pcie_replays(const Machine& machine, CheckResult& result) {
-  constexpr double usual = 10;  // link training causes a few replays
+  constexpr double usual = 10;  // number of replays that link training may cause
   std::vector<Subject> few, many;
   Range few_range, many_range;
   each_pci_device(machine, [&](const auto& device) {

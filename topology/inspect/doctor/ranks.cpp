@@ -178,7 +178,7 @@ struct Rows {
 
 Rows look_at_rows(const Machine& machine) {
   const MeshPlan& plan = *machine.plan;
-  std::vector<const Island*> island_of(machine.ranks.size());  // null: in no known island
+  std::vector<const Island*> island_of(machine.ranks.size());  // null for a rank in no known island
   std::map<const Island*, std::size_t> ranks_in;
   for (std::size_t rank = 0; rank < machine.ranks.size(); ++rank) {
     const GpuView* const gpu = machine.gpu(machine.ranks[rank].gpu);

@@ -296,7 +296,7 @@ class Writer {
   };
   struct Links {
     std::string element;    // name of the XML element: "nvlink" or "xgmi"
-    std::string pci_class;  // of the other end
+    std::string pci_class;  // PCI class of the other end
     int count = 0;
   };
   struct Part {
@@ -379,7 +379,7 @@ class Writer {
     const std::string_view end = std::string_view(to).substr(to.rfind('/') + 1);
     if (type != "nvlink" && type != "xgmi") return;
     Target target;
-    std::string pci_class = "0x068000";  // of a switch
+    std::string pci_class = "0x068000";  // PCI class of a switch
     if (link.type == "nvlink_cpu") {
       target.end = LinkEnd::processor;
       pci_class = "0x068001";
@@ -432,7 +432,7 @@ class Writer {
   // of a rack, and the file can contain only one rack.
   std::string target_of(const Target& target) const {
     if (same_end(target).end != LinkEnd::own_switch)
-      return nccl::short_busid(target.busid);  // a processor has none
+      return nccl::short_busid(target.busid);  // a processor has no bus id
     const bool is_only_rack = target.end == LinkEnd::hidden_switch && racks_.size() == 1;
     return std::string(parts_.size() == 1 || is_only_rack ? nccl::hidden_target : made_up_switch);
   }

@@ -279,7 +279,8 @@ class Painter {
   // Draws the lanes below a group with its upper left corner at `at`, and the lines from its NICs
   // to the lanes. Returns the y coordinate below them.
   double paint_lanes(const Group& group, Point at) {
-    std::map<std::size_t, std::vector<std::pair<std::string, Point>>> nics;  // by track
+    // For each track, the ids of its NICs and the points where their lines begin.
+    std::map<std::size_t, std::vector<std::pair<std::string, Point>>> nics;
     for (const HostBox& host : group.hosts)
       for (const NicStack& stack : host.stacks) {
         Point from{at.x + host.at.x + stack.last.middle() -

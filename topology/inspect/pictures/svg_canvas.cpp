@@ -8,7 +8,7 @@
 namespace atoll_v1::atoll::drawing {
 namespace {
 
-constexpr double most_rounding = 12;  // radius of the corners of large boxes
+constexpr double most_rounding = 12;  // radius in points of the corners of large boxes
 // Distance of two lines, and from the middle of a line to its base, as multiples of the font's
 // size.
 constexpr double line_spacing = 1.15, baseline = 0.34;

@@ -26,7 +26,7 @@ constexpr std::size_t most_problems = 8;
 
 struct Candidate {
   std::string name, last_name;        // names of the first and the last host
-  std::vector<std::size_t> likeness;  // equal for hosts or islands that look alike
+  std::vector<std::size_t> likeness;  // numbers that are equal for hosts or islands that look alike
   Severity mark = Severity::info;
   std::size_t hosts = 1;
 };

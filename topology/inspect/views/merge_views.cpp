@@ -30,7 +30,8 @@ namespace {
 
 using namespace topology_sources;
 
-constexpr std::size_t longest_notes = 4'000;  // a text of our JSON form has at most 4,096 bytes
+// Largest length of notes in bytes. A text in atoll's JSON form has at most 4,096 bytes.
+constexpr std::size_t longest_notes = 4'000;
 
 bool same_text(std::string_view a, std::string_view b) { return lower_case(a) == lower_case(b); }
 
@@ -202,7 +203,7 @@ class ViewMerger {
   void settle_facts(const DeviceGroup<Device>& group, Device& device) {
     for (const Sight<Device>& sight : group.sights)
       for (const auto& [name, value] : sight.device->facts) {
-        if (name.starts_with(fact::note_prefix)) {  // a note is about one file, so all are kept
+        if (name.starts_with(fact::note_prefix)) {  // each note is about one file, so all stay
           std::string& notes = device.facts[name];
           const bool is_new = notes.find(value) == std::string::npos;
           if (notes.empty())
