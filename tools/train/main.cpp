@@ -203,7 +203,7 @@ int parse_and_train(int argc, char** argv) {
   auto config = atoll::Config::from_env();
   if (options.islands > 0) config.islands = options.islands;
   auto world = atoll::World::from_env(config);
-  train::stop_on_signals();  // after the flight recorder of World has set its handler
+  train::stop_on_signals();  // comes after World, whose flight recorder sets a handler for SIGUSR1
   return train_on(world, options);
 }
 

@@ -49,7 +49,7 @@ struct BatchOptions {
 
 struct Share {
   int rank = 0;
-  int ranks = 1;  // number of ranks in the job, for any mesh
+  int ranks = 1;  // number of ranks in the job, whatever the mesh
 };
 
 struct Position {
@@ -86,12 +86,12 @@ using Row = std::vector<std::uint32_t>;  // samples that share the row, in order
 struct StepPlan {
   Position position;
   std::int64_t samples = 0;  // samples, valid, real and padded are totals over all ranks
-  std::int64_t valid = 0;    // divisor of the summed loss
+  std::int64_t valid = 0;    // labels that count in the loss; the sum of losses is divided by this
   std::int64_t real = 0;
   std::int64_t padded = 0;
-  int micro_batches = 0;              // number of micro batches on each rank
-  std::int32_t micro_rows = 0;        // rows of each, at most those of the options
-  std::vector<RowShape> shapes;       // element r * micro_batches + m: micro batch m of rank r
+  int micro_batches = 0;         // number of micro batches on each rank
+  std::int32_t micro_rows = 0;   // most rows of a micro batch, at most BatchOptions::micro_batch
+  std::vector<RowShape> shapes;  // element r * micro_batches + m: micro batch m of rank r
   std::vector<std::int64_t> lengths;  // lengths of all rows, or of all documents if packed
   std::vector<Row> rows;              // this rank's rows, ordered by micro batch
 };

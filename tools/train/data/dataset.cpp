@@ -144,7 +144,7 @@ Permutation split_order(std::int64_t size) {
   return {size, CounterRandom({0, RandomStream::evaluation, size}).bits(0)};
 }
 
-// Takes part of a set; `statistics` describe the part only in its number of samples.
+// Takes part of a set. Of its `statistics`, only the number of samples is that of the part.
 Dataset part_of(const Dataset& set, std::int64_t first, std::int64_t size) {
   Dataset part(set.name(),
                std::make_shared<ChosenSamples>(set.rows(), split_order(set.size()), first, size));
@@ -182,7 +182,7 @@ Dataset evaluated(std::vector<Dataset> sets, const std::vector<std::int64_t>& si
     parts.push_back(used[i] == sets[i].size() ? std::move(sets[i]) : part_of(sets[i], 0, used[i]));
   }
   Dataset all = join(std::move(parts));
-  all.portions.clear();  // every sample is evaluated once
+  all.portions.clear();  // without weights, every sample is evaluated once
   return all;
 }
 

@@ -31,12 +31,12 @@ struct SetStatistics {
   double weight = 1;
   std::int64_t documents = 0;
   std::int64_t samples = 0;
-  std::int64_t tokens = 0;   // of all documents; of those kept if the file is Alpaca
+  std::int64_t tokens = 0;   // tokens in all documents; Alpaca files count those that are kept
   std::int64_t trained = 0;  // tokens that are targets
-  std::int64_t shortest = 0, longest = 0, percentile95 = 0;  // tokens of a document
-  double mean = 0;                                           // of the same documents
-  std::int64_t cut = 0;      // documents of which the end is left out
-  std::int64_t dropped = 0;  // documents without a target in their row
+  std::int64_t shortest = 0, longest = 0, percentile95 = 0;  // lengths of documents, in tokens
+  double mean = 0;                                           // mean length of a document, in tokens
+  std::int64_t cut = 0;      // documents whose end does not fit in a row and is left out
+  std::int64_t dropped = 0;  // documents left out, because their row has no target
 };
 
 class Dataset {
@@ -88,8 +88,8 @@ class Dataset {
 // Figures of samples in memory, in which each sample counts as a document.
 SetStatistics measure(const Samples& rows, std::string name);
 
-// Sets the figures of lengths of `result`, whose documents and tokens are known. The percentile of
-// very many documents is that of some, evenly spread.
+// Sets the members of `result` that describe lengths; `documents` and `tokens` must be set. If
+// there are very many documents, the percentile is that of some of them, evenly spread.
 void measure_lengths(const std::function<std::int64_t(std::int64_t)>& length,
                      SetStatistics& result);
 
@@ -106,7 +106,7 @@ struct ModelLimits {
 // Which tokens carry loss, where data distinguish prompts from outputs.
 enum class TrainOn {
   output,  // tokens that the data mark as trained
-  all,     // prompts too
+  all,     // all tokens, prompts too
 };
 
 // Accepts "output" and "all", and throws Error(invalid_argument) for other names.
@@ -134,8 +134,8 @@ Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer);
 
 // Where the samples of evaluation come from. All members empty or 0: there is no evaluation.
 struct EvalSpec {
-  std::string data{};        // as DataSpec::data; weights are ignored
-  double split = 0;          // or this share of each source of the training data, in (0, 1)
+  std::string data{};        // sources, written as in DataSpec::data; weights are ignored
+  double split = 0;          // else: share of each training source that evaluation takes, in (0, 1)
   std::int64_t samples = 0;  // evaluate at most this many samples; 0: all
 };
 

@@ -32,14 +32,14 @@ class Permutation {
 
   std::uint64_t size_;
   std::uint64_t key_;
-  unsigned half_ = 1;  // bits of each half
+  unsigned half_ = 1;  // number of bits in each half of a value
 };
 
 // Where an epoch takes its samples from. A set that is not mixed is shuffled once per epoch. An
 // epoch of a mixture has as many samples as all portions together. Each portion gives its share by
 // weight, rounded to whole samples. A portion is shuffled, given out from first to last, and then
-// shuffled again; the next epoch goes on where the last one ended. So a portion with a large weight is passed several times per epoch, and one with
-// a small weight in part.
+// shuffled again; the next epoch goes on where the last one ended. So a portion with a large weight
+// is passed several times per epoch, and one with a small weight in part.
 class SampleOrder {
  public:
   // Shuffles sets up to this size as a whole, and larger ones by Permutation.

@@ -21,7 +21,7 @@ class Samples {
   virtual std::int64_t size() const noexcept = 0;
   virtual std::int64_t length(std::int64_t index) const noexcept = 0;
   virtual std::int64_t valid(std::int64_t index) const noexcept = 0;
-  // No sample is longer.
+  // The length of the longest sample.
   virtual std::int64_t longest() const noexcept = 0;
   // Writes tokens and labels of a sample; both spans have length(index) elements. Throws
   // Error(bad_data) if the file of the sample is damaged.

@@ -137,7 +137,7 @@ bool is_generated(const SourceSpec& source) noexcept {
 std::vector<SourceSpec> parse_sources(const std::string& data, const std::string& data_type) {
   if (!data_type.empty()) token_type_from_name(data_type);
   std::vector<SourceSpec> sources;
-  // A file whose name has a comma may be used alone.
+  // Commas separate sources. A file whose name has a comma can only be the sole source.
   std::error_code ignored;
   const bool is_file = std::filesystem::exists(data, ignored);
   std::string_view rest = data;

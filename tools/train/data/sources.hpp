@@ -15,23 +15,23 @@ enum class SourceKind {
   demo,
   synthetic,
   copy,
-  alpaca,      // .json: Alpaca, or records that atoll-data converts
-  token_file,  // .tok
-  raw_ids,     // files with other endings and --data-type
+  alpaca,      // a .json file: Alpaca, or records that atoll-data converts
+  token_file,  // a .tok file
+  raw_ids,     // token ids without a header: files with other endings, and --data-type
   other,       // files that atoll-data converts
 };
 
 struct SourceSpec {
   SourceKind kind = SourceKind::demo;
-  std::string text;    // as given, without the weight; for error messages
-  std::string ending;  // of the prefix "jsonl:", which overrides that of the name; "" without one
+  std::string text;    // the source as the user wrote it, without the weight; for error messages
+  std::string ending;  // "jsonl" for jsonl:FILE, replaces the ending of FILE; "" without a prefix
   std::filesystem::path path;
   double weight = 1;
 };
 
 bool is_generated(const SourceSpec& source) noexcept;
 
-// Splits `data`, which DataSpec describes. A source may have the prefix of an ending, as in
+// Splits `data`, which DataSpec describes. A prefix may replace the ending of a file's name, as in
 // jsonl:FILE. Throws Error(invalid_argument) for an unknown kind of data or a weight that is not
 // above 0.
 std::vector<SourceSpec> parse_sources(const std::string& data, const std::string& data_type);

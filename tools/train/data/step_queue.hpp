@@ -49,7 +49,7 @@ class StepQueue {
   std::condition_variable_any changed_;
   std::deque<LoadedStep> ready_;
   std::exception_ptr failure_;
-  std::jthread thread_;  // ends before the members that it uses
+  std::jthread thread_;  // destroyed first, because the thread uses the other members
 };
 
 }  // namespace train

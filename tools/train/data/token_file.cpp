@@ -251,7 +251,7 @@ void TokenFile::verify_header() const {
   }
 }
 
-// Reads the first ids, all of a small file. More would delay the start of a run.
+// Reads the first ids; in a small file these are all ids. More would delay the start of a run.
 void TokenFile::verify_ids() const {
   std::vector<std::int32_t> ids(std::size_t{1} << 14U);
   const auto last = std::min(

@@ -122,7 +122,7 @@ class TokenFile {
   const std::byte* ids_ = nullptr;
   const std::byte* offsets_ = nullptr;
   const std::byte* mask_ = nullptr;
-  const std::byte* pieces_ = nullptr;  // vocabulary + 1 offsets of 4 bytes, then the bytes
+  const std::byte* pieces_ = nullptr;  // vocabulary + 1 offsets of 4 bytes, then each id's text
   std::string tokenizer_name_;
   std::array<std::byte, 32> tokenizer_digest_{};
 };

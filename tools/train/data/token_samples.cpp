@@ -45,8 +45,8 @@ class FileSamples : public Samples {
 
  protected:
   struct Place {
-    std::int64_t first = 0;   // first token
-    std::int64_t length = 0;  // number of predictions; the row has one more token as last target
+    std::int64_t first = 0;   // index of the first token in the file
+    std::int64_t length = 0;  // number of inputs; the token after them is only a target
   };
   virtual Place place(std::int64_t index) const noexcept = 0;
 

@@ -28,8 +28,8 @@ inline constexpr std::string_view adapter_config_name = "adapter_config.json";
 
 struct AdapterExport {
   const ModelConfig& model;
-  std::string base;      // folder or name of the base model; empty: it has no weights
-  std::string revision;  // of a base model on the Hub; empty: the newest
+  std::string base;      // folder or Hub name of the base model; empty if its weights are random
+  std::string revision;  // revision of a base model on the Hub; empty: the newest
   atoll::DType dtype;
   bool is_first;  // true on the World's rank 0, which writes adapter_config.json
 };

@@ -48,7 +48,7 @@ bool is_whole(const fs::path& folder) {
 }
 
 // Latest step first. Steps after the one to which the link leads come last, because the run has
-// since been resumed before them; without a link there are none.
+// since been resumed before them; without a link, no steps come last.
 std::vector<Saved> numbered_checkpoints(const fs::path& out) {
   const fs::path parent = checkpoints_folder(out);
   std::vector<Saved> all;

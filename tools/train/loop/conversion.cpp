@@ -42,7 +42,7 @@ using std::chrono::milliseconds;
 
 constexpr const char* converter = "atoll-data";
 
-// Both are in one folder, built or installed.
+// Returns the path of atoll-data, which is beside atoll-train in the build tree and when installed.
 fs::path find_converter() {
   std::error_code ignored;
   std::string folders = fs::read_symlink("/proc/self/exe", ignored).parent_path().string();
@@ -63,7 +63,8 @@ fs::path find_converter() {
 class Child {
  public:
   explicit Child(std::vector<std::string> command) {
-    // The child of a process with threads may call few functions, so this is prepared here.
+    // The child of a process with threads may call few functions, so the arguments are prepared
+    // here.
     std::vector<char*> arguments;
     for (std::string& text : command) arguments.push_back(text.data());
     arguments.push_back(nullptr);
@@ -98,7 +99,8 @@ class Child {
     ::close(output_);
   }
 
-  // Logs what it prints. Returns after this time, or false at once when it has ended.
+  // Logs what the program prints. Returns true after `time`, or false at once when the program
+  // ends.
   bool listen(milliseconds time) {
     const auto end = Clock::now() + time;
     for (auto left = time; left.count() > 0;
@@ -118,7 +120,7 @@ class Child {
     return true;
   }
 
-  // Waits for its end. Throws an Error with its last line if it failed.
+  // Waits until the program ends. Throws an Error with the program's last line if it failed.
   void finish() {
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -198,7 +200,7 @@ std::vector<std::string> convert(const std::string& data, const RunOptions& opti
   return files;
 }
 
-// Makes the sources of `data` the files, where they are not empty.
+// Returns `data` with each source replaced by its entry of `files`, unless that is empty.
 std::string with_files(const std::string& data, const std::string& type, const json& files) {
   std::size_t next = 0;
   return replace_sources(data, type, [&](const SourceSpec& source) {

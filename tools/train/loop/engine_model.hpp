@@ -20,7 +20,7 @@ void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model,
 
 // Number of elements of the model that `patterns` freeze. Throws like add_units().
 std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::string>& patterns);
-// Returns how many of them the engine keeps in 8 bits (Adapters::int8_base).
+// Returns how many elements of the model the engine keeps in 8 bits (Adapters::int8_base).
 std::uint64_t quantized_count(const ModelConfig& model);
 
 // Called after the gradients of a unit have been enqueued, and before they are reduced. May enqueue

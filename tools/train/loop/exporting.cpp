@@ -43,7 +43,7 @@ std::string_view torch_name(atoll::DType dtype) {
   return dtype == atoll::DType::f16 ? "float16" : "float32";
 }
 
-// Returns whether there is such a file.
+// Copies a file. Returns false if `from` is not a regular file.
 bool copy_one(const fs::path& from, const fs::path& to) {
   std::error_code ignored;
   if (!fs::is_regular_file(from, ignored)) return false;
@@ -61,7 +61,7 @@ fs::path real_path(const fs::path& path) {
   const fs::path whole = fs::absolute(path, error).lexically_normal();
   fs::path real = fs::weakly_canonical(whole, error);
   if (error) real = whole;
-  return real.has_filename() ? real : real.parent_path();  // without a slash at the end
+  return real.has_filename() ? real : real.parent_path();  // removes a slash at the end
 }
 
 fs::path export_folder(const RunOptions& options) {

@@ -21,7 +21,7 @@ using Collective = std::function<atoll::Work(atoll::Stream&)>;
 // Bytes of the whole tensor. Larger tensors are hardly faster.
 constexpr std::uint64_t tensor_bytes = std::uint64_t{64} << 20;
 constexpr int most_repeats = 8;
-constexpr double most_seconds = 0.5;  // of the repeats of one collective
+constexpr double most_seconds = 0.5;  // limit for all repeats of one collective
 
 // Seconds of one operation on the slowest rank of the job. Slow operations run only a few times.
 double seconds_of(atoll::World& world, atoll::Stream& stream, const Collective& collective) {
@@ -34,7 +34,7 @@ double seconds_of(atoll::World& world, atoll::Stream& stream, const Collective& 
     const auto slowest = std::ranges::max(exchange_numbers(world, "train/fabric", mine));
     return static_cast<double>(slowest) / 1e9 / times;
   };
-  const double first = run(1);  // opens connections as well
+  const double first = run(1);  // the first operation also opens connections
   return run(std::clamp(static_cast<int>(most_seconds / first), 1, most_repeats));
 }
 

@@ -18,7 +18,7 @@ struct FabricRate {
   int ranks = 0;
   std::string collective;
   double measured = 0;
-  double promised = 0;  // by --fabric-rate or the topology; 0: unknown
+  double promised = 0;  // GB/s that --fabric-rate or the topology promises; 0: unknown
 };
 
 // "all_gather on axis shard (8 ranks): busbw 312.4 GB/s, 87 % of 360 GB/s"

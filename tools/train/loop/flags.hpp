@@ -15,17 +15,17 @@ namespace train {
 // The numbers that a flag takes, beside its default.
 struct Numbers {
   bool (*have)(double value) = nullptr;
-  std::string_view must{};  // completes "--flag: must ..."
+  std::string_view must{};  // completes the error "--flag: must ..."
 };
 // The words that a flag takes, beside its default. --help and the completion list them.
 using Words = std::vector<std::string_view>;
 
-// What else must be given with a flag. `text` completes "--flag: needs ...".
+// What else must be given with a flag. `text` completes the error "--flag: needs ...".
 struct Needs {
   bool (*holds)(const RunOptions&) = nullptr;
   std::string_view text{};
 };
-// When a flag has no effect. `text` completes "--flag has no effect ...".
+// When a flag has no effect. `text` completes the warning "--flag has no effect ...".
 struct Idle {
   bool (*holds)(const RunOptions&) = nullptr;
   std::string_view text{};
@@ -34,7 +34,7 @@ struct Idle {
 // How the command line and configuration files write a value.
 enum class Form {
   plain,
-  bytes,    // "16G"
+  bytes,    // a number of bytes, such as "16G"
   repeated  // a list whose texts may have commas, so that the flag is repeated
 };
 
@@ -50,22 +50,24 @@ struct Flag {
     (set(more), ...);
   }
 
-  std::string_view name() const { return names.substr(0, names.find(',')); }  // "--lora-rank"
-  std::string key() const;                                                    // "lora_rank"
+  // The first name, such as "--lora-rank".
+  std::string_view name() const { return names.substr(0, names.find(',')); }
+  // The key in JSON, such as "lora_rank".
+  std::string key() const;
   nlohmann::json value(const RunOptions& options) const;
   bool has_default(const RunOptions& options) const;
   // Why the flag has no effect; nothing if it has one.
   const Idle* idle(const RunOptions& options) const;
 
-  std::string_view names;  // as CLI11 takes them
+  std::string_view names;  // all names, separated by commas, as CLI11 takes them
   Member member;
   std::string help;
-  std::string_view group{};  // its heading in --help
+  std::string_view group{};  // heading of the group of flags in --help
   Numbers numbers{};
   Words words{};
   Form form = Form::plain;
   Needs needs{};
-  std::vector<Idle> idles{};  // the first that holds is the reason
+  std::vector<Idle> idles{};  // the first condition that holds says why the flag has no effect
   Use uses = Use::saved | Use::compared;
 
  private:

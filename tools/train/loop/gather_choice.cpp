@@ -30,7 +30,7 @@ std::uint64_t layer_parameters(const ModelConfig& model) {
   return static_cast<std::uint64_t>(count);
 }
 
-// Gathers of a layer beside products.
+// Measures gathers of a layer's parameters beside products.
 class Trial {
  public:
   // `device` has its own count of allocations, so that the trial does not count as memory of the
@@ -106,7 +106,7 @@ class Trial {
   atoll::Stream compute_, lane_;
   atoll::Communicator copy_engines_, sms_;
   atoll::Buffer shard_, whole_;
-  std::uint64_t products_ = 1;  // of a layer
+  std::uint64_t products_ = 1;  // number of products that together cost as much as a layer
 };
 
 // Returns the time of the slowest rank, in seconds. Collective.

@@ -231,7 +231,7 @@ void choose_tokenizer(RunOptions& options) {
             folder.string());
     options.tokenizer = file;
   }
-  // Ids say themselves how many there are.
+  // Only data that are text need the model's tokenizer.
   const auto sources = parse_sources(options.data, options.data_type);
   if (!is_auto || !std::ranges::all_of(sources, is_text)) return;
   const fs::path folder = folder_of_model(options);

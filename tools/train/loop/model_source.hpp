@@ -14,7 +14,7 @@ namespace train {
 struct ModelSource {
   ModelConfig config;
   std::filesystem::path weights;  // file or folder of the weights to start from; empty: random
-  std::filesystem::path file;     // the config.json; empty for a preset
+  std::filesystem::path file;     // path of the config.json; empty for a preset
 };
 
 // Reads the model of --init, otherwise that of --model. A model with weights starts from them,

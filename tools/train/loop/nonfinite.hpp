@@ -15,12 +15,12 @@ class RunOptimizer;
 struct NonFiniteTensors {
   std::int64_t tensors = 0;  // tensors with an infinite or NaN element
   std::int64_t of = 0;       // tensors that were searched
-  std::string first{};       // Hugging Face name of the first of them, in the order of the model
+  std::string first{};       // Hugging Face name of the model's first tensor with such an element
 };
 
 struct NonFinite {
-  NonFiniteTensors gradients;  // of trainable tensors
-  NonFiniteTensors weights;    // of all tensors but quantized ones
+  NonFiniteTensors gradients;  // counts for the gradients of trainable tensors
+  NonFiniteTensors weights;    // counts for the weights of all tensors but quantized ones
 };
 
 // Searches the gradients of the last step and the weights after it, on all ranks. Collective.

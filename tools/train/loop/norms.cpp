@@ -45,12 +45,12 @@ void NormLog::complete(StepRecord& record, atoll::Stream& compute) {
     const char* next = text.c_str();
     for (double& sum : squares) {
       char* end = nullptr;
-      sum += std::strtod(next, &end) / copies;  // unlike streams, it reads "inf" and "nan"
+      sum += std::strtod(next, &end) / copies;  // unlike streams, strtod reads "inf" and "nan"
       next = end;
     }
   }
   for (std::size_t u = 0; u < units.size(); ++u) {
-    if (values[2 * u].empty()) continue;  // no part on this rank, or a frozen unit
+    if (values[2 * u].empty()) continue;  // the unit is frozen, or has no part on this rank
     record.norms[std::string(units[u]->name())] = {std::sqrt(squares[2 * u]),
                                                    std::sqrt(squares[2 * u + 1])};
   }

@@ -28,7 +28,7 @@ class NormLog {
   atoll::fsdp::Engine& engine_;
   std::shared_ptr<muon::Arithmetic> arithmetic_;
   std::int64_t every_;
-  atoll::Buffer memory_;  // Figures of each unit: its gradient, its weights
+  atoll::Buffer memory_;  // two Figures per unit, of its gradients and of its weights
 };
 
 }  // namespace train

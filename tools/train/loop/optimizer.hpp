@@ -22,7 +22,7 @@ class RunOptimizer {
  public:
   virtual ~RunOptimizer() = default;
   virtual void update_in_backward(float learning_rate) = 0;
-  // `blocks_beside`: updates beside the next pass with so many blocks of a GPU; 0: not beside it.
+  // If `blocks_beside` > 0, updates run beside the next pass, with so many blocks of a GPU.
   virtual void step(float learning_rate, atoll::Stream& compute, unsigned blocks_beside) = 0;
   // Optimizers that are written outside the library update on `compute`.
   virtual void wait_updates(atoll::Stream&) {}

@@ -173,7 +173,7 @@ nlohmann::json to_json(const RunOptions& options, Use use) {
 }
 
 std::vector<std::string> idle_flags(const RunOptions& options) {
-  std::map<std::string_view, std::vector<std::string_view>> names;  // by the reason
+  std::map<std::string_view, std::vector<std::string_view>> names;  // idle flags by the reason
   for (const Flag& flag : flags()) {
     if (flag.has_default(options)) continue;
     if (const Idle* const idle = flag.idle(options)) names[idle->text].push_back(flag.name());

@@ -22,7 +22,7 @@ struct DataFlags {
 
 struct ModelFlags {
   std::string model = "mistral-tiny", init, lora_base;
-  std::vector<std::string> freeze, lora_targets;  // shell patterns
+  std::vector<std::string> freeze, lora_targets;  // shell patterns of tensor names
   std::int64_t lora_rank = 0, head_rows = 0;
   double lora_alpha = 0;
   std::string dtype = "f32", recompute = "none";
@@ -35,7 +35,7 @@ struct OptimizerFlags {
   double lr = 1e-3, lr_min_ratio = 0;
   std::int64_t lr_warmup = 20, lr_decay_steps = 0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, momentum = 0.95, weight_decay = 0;
-  std::vector<std::string> group;  // each as parse_group() reads it
+  std::vector<std::string> group;  // settings of parameter groups, as parse_group() reads them
   double ema = 0, clip = 1.0;
   bool skip_nonfinite = true;
   std::int64_t max_skipped = 10;
@@ -59,7 +59,7 @@ struct StepFlags {
   std::int64_t steps = 100, warmup_steps = 2, checkpoint_every = 0, keep_last = 2, keep_every = 0;
   bool checkpoint_beside = true, save_checkpoint = true, dry_run = false;
   std::string resume, max_time;
-  std::vector<std::string> resume_with_changes;  // names of same_run()
+  std::vector<std::string> resume_with_changes;  // names in same_run() of values that may differ
 };
 
 struct ResultFlags {
@@ -68,7 +68,7 @@ struct ResultFlags {
   int metrics_port = 0;
   std::string metrics_address = "127.0.0.1";
   double min_mfu = 0;
-  std::uint64_t max_memory = 0;  // bytes of a rank
+  std::uint64_t max_memory = 0;  // most bytes of a rank; 0: no limit
   bool quiet = false;
 };
 
@@ -79,15 +79,15 @@ struct RunOptions : DataFlags,
                     MachineFlags,
                     StepFlags,
                     ResultFlags {
-  std::string config_text;  // all flags as --config reads them, for the results folder
+  std::string config_text;  // all flags in the format of --config, for the results folder
 };
 
 // What the value of a flag is for; it may be for several of these.
 enum class Use : unsigned {
   none = 0,
-  saved = 1,     // run_args.json has it
-  compared = 2,  // all ranks must have the same
-  early = 4,     // the flag ends the run early, and is compared first
+  saved = 1,     // run_args.json records the value
+  compared = 2,  // all ranks must have the same value
+  early = 4,     // the flag ends the run early, so ranks compare it before other flags
   resumed = 8    // a setting of the optimizer that a resumed run must share
 };
 constexpr Use operator|(Use a, Use b) {

@@ -80,7 +80,7 @@ fsdp::ParamGroup parse_group(const std::string& text) {
 std::vector<fsdp::ParamGroup> param_groups(const fsdp::Engine& engine,
                                            const std::vector<std::string>& texts) {
   struct Name {
-    std::string own, hf;  // the name in the library, and Hugging Face's
+    std::string own, hf;  // the parameter's name in the engine, and in Hugging Face files
     bool in_group = false;
   };
   std::vector<Name> names;

@@ -45,7 +45,7 @@ double measure(atoll::World& world, const Machine& machine, atoll::DType dtype, 
 std::string cpu_model() {
   std::ifstream in("/proc/cpuinfo");
   std::string line, name, numbers;
-  while (std::getline(in, line) && !line.empty()) {  // of the first processor
+  while (std::getline(in, line) && !line.empty()) {  // an empty line ends the first processor
     const std::size_t colon = line.find(':');
     if (colon == line.npos || colon + 2 > line.size()) continue;
     const std::string value = line.substr(colon + 2);
@@ -105,7 +105,7 @@ void KnownPeaks::raise(const std::string& key, double flops) const {
     make_directory(file_.parent_path());
     write_json_atomic(file_, peaks);
   } catch (const std::exception&) {
-    // The next run knows no peak.
+    // The next run then lacks an earlier peak, which it can do without.
   }
 }
 
@@ -122,7 +122,7 @@ Peak find_peak(atoll::World& world, const Machine& machine, atoll::DType dtype, 
             .source = "measured"};
   peak.flops = peak.measured;
   if (!is_gpu) return peak;
-  // All ranks use one base; GPUs of several kinds have none that is published.
+  // All ranks use the same peak. GPUs of several kinds have no published peak in common.
   const atoll::PeakRates sheet = atoll::peak_rates(machine.device().name());
   const double whole = dtype == atoll::DType::bf16  ? sheet.bf16
                        : dtype == atoll::DType::f32 ? sheet.f32

@@ -11,9 +11,9 @@
 namespace train {
 
 struct Peak {
-  double flops = 0;     // FLOP/s of a rank: the published peak of its GPU if it is known
+  double flops = 0;     // FLOP/s of a rank: the published peak of its GPU, otherwise `measured`
   double measured = 0;  // FLOP/s of a rank, the best of several samples on all ranks
-  std::string source;   // datasheet or measured
+  std::string source;   // where `flops` comes from: datasheet or measured
 };
 
 // The peaks that runs on CPUs have measured, so that a run on a busy machine is noticed: a JSON
@@ -25,7 +25,7 @@ class KnownPeaks {
   explicit KnownPeaks(std::filesystem::path file) : file_(std::move(file)) {}
 
   const std::filesystem::path& file() const noexcept { return file_; }
-  double find(const std::string& key) const;  // 0 if there is none
+  double find(const std::string& key) const;  // FLOP/s; 0 if the file has no peak for the key
   void raise(const std::string& key, double flops) const;
 
  private:

@@ -47,11 +47,13 @@ pid_t parent_of(pid_t process) {
   return 0;
 }
 
-// mpirun binds its ranks and not itself, so a parent shows what the rank could use without that.
+// mpirun binds its ranks and not itself, so the mask of a parent process shows what the rank could
+// use without the binding.
 int unbound(const std::vector<int>& mask) {
   std::size_t most = mask.size();
   if (variable("OMPI_COMM_WORLD_RANK").empty()) return static_cast<int>(most);
-  constexpr int generations = 4;  // with wrapper scripts between mpirun and the rank
+  // Wrapper scripts may run between mpirun and the rank.
+  constexpr int generations = 4;
   pid_t process = ::getppid();
   for (int i = 0; i < generations && process > 1; ++i, process = parent_of(process)) {
     most = std::max(most, mask_of(process).size());
@@ -68,9 +70,9 @@ std::optional<double> number_in(const fs::path& file) {
 // The processors whose time one control group may use; 0: no limit.
 double quota_of(const fs::path& group) {
   double most = 0, period = 0;
-  // Version 2: "200000 100000" or "max 100000".
+  // Control groups of version 2: "200000 100000" or "max 100000".
   if (std::ifstream in(group / "cpu.max"); in >> most >> period && period > 0) return most / period;
-  const auto quota = number_in(group / "cpu.cfs_quota_us");  // version 1: -1 without a limit
+  const auto quota = number_in(group / "cpu.cfs_quota_us");  // version 1; -1: no limit
   const auto every = number_in(group / "cpu.cfs_period_us");
   return quota && every && *quota > 0 && *every > 0 ? *quota / *every : 0;
 }
@@ -80,7 +82,7 @@ double quota_of(const fs::path& group) {
 // for nothing.
 void read_quota(const fs::path& root, Processors& found) {
   std::ifstream in(root / "proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {  // NUMBER:CONTROLLERS:/PATH
+  for (std::string line; std::getline(in, line);) {  // the format is NUMBER:CONTROLLERS:/PATH
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == line.npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
@@ -120,7 +122,7 @@ Processors read_processors(const fs::path& root) {
   Processors found;
   found.online = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   found.mask = mask_of(0);
-  if (found.mask.empty()) {  // the kernel does not tell
+  if (found.mask.empty()) {  // the kernel did not report the mask
     found.mask.resize(static_cast<std::size_t>(found.online));
     std::iota(found.mask.begin(), found.mask.end(), 0);
   }
@@ -130,7 +132,7 @@ Processors read_processors(const fs::path& root) {
 }
 
 int ProcessorShare::threads() const {
-  constexpr double rounding = 1e-6;  // of thirds that add up to one
+  constexpr double rounding = 1e-6;  // shares such as thirds may add up to slightly less than one
   const double most = quota > 0 ? std::min(cores, quota) : cores;
   return std::max(1, static_cast<int>(most + rounding));
 }

@@ -17,7 +17,7 @@ struct Processors {
   double quota = 0;       // processors whose time its control groups may use; 0: no limit
   std::string group{};    // identifies the control group with this quota on its host
 
-  std::string encode() const;  // mask, quota and group, for other ranks
+  std::string encode() const;  // text with mask, quota and group, for other ranks
   static Processors decode(const std::string& text);
 };
 
@@ -29,16 +29,16 @@ Processors read_processors(const std::filesystem::path& root = "/");
 // that may run on it, and each quota among the ranks of the control group.
 struct ProcessorShare {
   double cores = 1;
-  double quota = 0;  // 0: no limit
+  double quota = 0;  // processors whose time the rank may use; 0: no limit
 
-  int threads() const;  // at least 1
+  int threads() const;  // number of compute threads, at least 1
 };
 ProcessorShare share_of(std::span<const Processors> ranks_of_host, std::size_t rank);
 
 // The number of compute threads of a rank.
 struct ComputeThreads {
   int threads = 1;
-  double cores = 1;       // processors for them
+  double cores = 1;       // processors for the threads
   std::string why{};      // a line for the log if a limit decides the number; otherwise empty
   std::string warning{};  // about too many threads or too few processors, with the remedy
 };

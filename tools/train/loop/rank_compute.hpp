@@ -39,7 +39,7 @@ struct Machine {
 struct KernelOptions {
   int threads = 1;   // compute threads of a CPU rank
   double cores = 1;  // processors for these threads
-  bool fp8 = false;  // on GPUs: --fp8
+  bool fp8 = false;  // on GPUs: the products of the layers are in fp8 (--fp8)
 };
 
 // Makes the kernels. Throws Error(out_of_memory, unsupported or not_found) when this rank lacks a

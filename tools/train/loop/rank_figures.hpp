@@ -21,8 +21,8 @@ struct RankFigures {
   double exposed_seconds = 0;
   double data_wait_seconds = 0;
   Utilization use;
-  double save_written = 1;  // 0: the save beside training is still being written
-  double stop = 0;          // a Stop
+  double save_written = 1;  // 0 while the rank still writes its save beside training, otherwise 1
+  double stop = 0;          // the Stop that this rank wants, as a number
 };
 
 class FigureExchange {

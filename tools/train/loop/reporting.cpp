@@ -47,7 +47,7 @@ void Reporting::start(std::int64_t first_step, const SpeedBase& base) {
   progress_.emplace(stderr, shown);
   serve();
   log_plan();
-  // A run without a step leaves the record of the steps before.
+  // A resumed run without steps to do keeps the run_args.json of the run that did them.
   if (first_step == 0 || first_step < options_.steps) write_arguments();
 }
 
@@ -151,7 +151,7 @@ void Reporting::log_plan() const {
 void Reporting::log_dry_run(Batches& batches) const {
   if (world_.rank() != 0) return;
   log_plan();
-  // The first steps stand for all steps.
+  // Padding and FLOP of the first steps stand for those of all steps.
   const std::int64_t sampled = std::min<std::int64_t>(options_.steps, 64);
   double real = 0, padded = 0, flop = 0;
   StepPlan plan;

@@ -37,7 +37,7 @@ class Reporting {
   // Ends the progress line. Call it before a message.
   void end_line();
 
-  // Of the started run.
+  // The metrics of the run, after start().
   Metrics& metrics() noexcept { return *metrics_; }
   // Compares the run with --min-mfu and --max-memory. Collective.
   std::vector<MissedGate> gates(const Summary& summary, std::int64_t device_bytes,
@@ -66,7 +66,7 @@ class Reporting {
   // These exist only on rank 0.
   std::optional<StepLog> log_;
   std::optional<Progress> progress_;
-  std::optional<Endpoint> endpoint_;  // for --metrics-port
+  std::optional<Endpoint> endpoint_;  // set if --metrics-port is given
 };
 
 }  // namespace train

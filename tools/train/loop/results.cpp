@@ -16,8 +16,8 @@
 namespace train {
 namespace {
 
-// Whether all ranks of a collective throw the same Error with this code, so that they can go on.
-// The others may be the error of one rank, for which the rest of the job waits.
+// Whether all ranks of a collective throw the same Error with this code, so that they can go on. An
+// Error with another code may come from one rank, for which the other ranks then wait.
 bool is_shared(ErrorCode code) {
   switch (code) {
     case ErrorCode::invalid_argument:

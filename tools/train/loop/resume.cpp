@@ -126,7 +126,7 @@ json parsed_texts(const Extra& extra) {
 // The members of the index of a checkpoint that a resumed run needs.
 struct Recorded {
   json extra;
-  bool has_average = false;  // of the weights
+  bool has_average = false;  // the checkpoint has an average of the weights
 };
 
 // Throws an error if only one of run and checkpoint averages weights.
@@ -142,7 +142,7 @@ void check_average(const RunOptions& options, const fs::path& folder, bool has_a
 }
 
 // Returns what a checkpoint records, without loading it; nothing if its index cannot be read, which
-// is an error of loading. Rank 0 reads it for all ranks. Collective.
+// load_state() then reports. Rank 0 reads it for all ranks. Collective.
 std::optional<Recorded> recorded(atoll::World& world, const fs::path& folder) {
   std::string text;
   if (world.rank() == 0) {
@@ -186,14 +186,15 @@ void check_lora(const fs::path& folder, const json& saved, const json& mine) {
       folder.string(), folder.string(), steps_done(saved, folder), own);
 }
 
-// Loads a checkpoint. Errors of the library name its functions; these name the flags instead.
+// Loads a checkpoint. Errors of the library name functions of the library; errors of this function
+// name flags instead.
 Extra load_state(const fs::path& folder, RunOptimizer& optimizer, bool is_ours) {
   constexpr std::string_view advice =
       "to take over the weights alone, use export_weights and import_weights";
   try {
     return optimizer.load(folder);
   } catch (const Error& error) {
-    // A file that is not an index is a damaged one here.
+    // If recorded() could not read index.json, the file counts as damaged: --resume auto skips it.
     if (!is_ours && error.code() == ErrorCode::mismatch) {
       fail(ErrorCode::bad_data, "{}", error.what());
     }

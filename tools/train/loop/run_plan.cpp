@@ -42,7 +42,7 @@ std::vector<std::vector<int>> islands_of_ranks(atoll::World& world,
   for (const atoll::Island& island : atoll::find_islands(topology)) {
     for (const std::string& gpu : island.gpus) island_of_gpu[gpu] = "gpu " + island.gpus.front();
   }
-  std::vector<std::string> order;  // islands by their first rank
+  std::vector<std::string> order;  // names of the islands, sorted by their first rank
   std::map<std::string, std::vector<int>> ranks;
   const auto sites = atoll::locate_ranks(topology, world);
   for (std::size_t rank = 0; rank < sites.size(); ++rank) {

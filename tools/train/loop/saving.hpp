@@ -39,7 +39,7 @@ class Saving {
   bool is_written() const { return !pending_ || pending_->written(); }
   bool has_checkpoint() const noexcept { return saved_; }
   std::int64_t begun() const noexcept { return begun_; }
-  // Seconds that training has waited for saves between steps, and with the waits within steps.
+  // Seconds that training has waited for saves between steps; stall() adds the waits within steps.
   double stall_between_steps() const noexcept { return between_steps_; }
   double stall() const noexcept { return between_steps_ + within_steps_; }
 
@@ -52,7 +52,7 @@ class Saving {
   RunOptimizer& optimizer_;
   Reporting& reporting_;
   Stopping& stopping_;
-  std::int64_t done_ = 0;  // steps of the newest save
+  std::int64_t done_ = 0;  // number of steps done at the newest save
   Clock::time_point since_;
   double stall_of_newest_ = 0;
   double between_steps_ = 0, within_steps_ = 0;

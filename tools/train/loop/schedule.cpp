@@ -23,12 +23,12 @@ double decayed(const RunOptions& options, std::int64_t first, std::int64_t step)
 
 double learning_rate(const RunOptions& options, std::int64_t step) {
   if (step < options.lr_warmup) {
-    // As in Hugging Face's schedulers, only wsd begins at its least rate.
+    // As in Hugging Face's schedulers, warmup starts at 0, but with wsd at --lr-min-ratio x --lr.
     const double least = options.lr_schedule == "wsd" ? options.lr_min_ratio : 0;
     const double risen = static_cast<double>(step) / static_cast<double>(options.lr_warmup);
     return options.lr * (least + (1 - least) * risen);
   }
-  double kept = 1;  // 1 before the decay, 0 at its end
+  double kept = 1;  // share of the rate above its minimum: 1 before the decay, 0 at its end
   if (options.lr_schedule == "linear") {
     kept = 1 - decayed(options, options.lr_warmup, step);
   } else if (options.lr_schedule == "cosine") {

@@ -233,7 +233,7 @@ void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::
   require(options.secondary_shards == 0 || world.size() % options.secondary_shards == 0,
           "--secondary-shards {}: {} ranks do not form groups of {}", options.secondary_shards,
           world.size(), options.secondary_shards);
-  // A job of several ranks opens its backend, and so finds out whether there is one.
+  // A job of several ranks finds out later, when it opens its backend.
   if (world.size() > 1 || options.backend.empty()) return;
   std::vector<std::string> names;
   for (const auto& backend : atoll::available_backends(world, kind)) names.push_back(backend.name);
@@ -242,7 +242,7 @@ void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::
           fmt::join(names, ", "));
 }
 
-// cuBLASLt needs such extents.
+// Checks that extents are multiples of 16, as cuBLASLt's products in fp8 require.
 void check_fp8(const RunOptions& options, const ModelConfig& model) {
   if (!options.fp8) return;
   for (const auto& [what, extent] : {std::pair("hidden size", model.hidden),
@@ -299,7 +299,7 @@ void check_host_memory(const PlannedRun& run, int micro_batches, fsdp::Strategy 
        fsdp::name(strategy), why);
 }
 
-// Strategies that keep whole parameters have them in the type of compute.
+// Strategies that keep whole parameters keep them in the compute dtype, not in 8 bits.
 void check_base(const RunOptions& options, fsdp::Strategy strategy) {
   const bool gathers =
       strategy == fsdp::Strategy::full_shard || strategy == fsdp::Strategy::hybrid_shard;
@@ -442,7 +442,7 @@ void start_weights(const RunOptions& options, const Setup& setup, fsdp::Engine& 
   if (options.lora_rank > 0) engine.initialize(options.seed);
   fsdp::import_weights(setup.weights, engine,
                        [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-                         // Files of models have no adapters; these keep their initial values.
+                         // Files of models have no adapters, so adapters keep their initial values.
                          return is_adapter(param.name) ? "" : hf_name(unit.name(), param.name);
                        });
 }

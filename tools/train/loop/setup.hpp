@@ -27,15 +27,15 @@ struct Setup {
   std::optional<Dataset> eval;                 // samples of the evaluation
   std::vector<std::filesystem::path> weights;  // the files of --init
   std::filesystem::path config;                // the config.json of the model; empty for a preset
-  std::string given;  // --init or --model before share_files(), whichever names the weights
+  std::string given;  // value of --init or --model that names the weights, before share_files()
   atoll::Mesh mesh;
   Machine machine;  // device and kernels, which have reserved scratch memory for the model
   DeviceMemory memory;
   atoll::fsdp::StrategyChoice choice;     // the sharding strategy and the reason for it
   std::vector<std::vector<int>> islands;  // the ranks of each island, for the report
-  std::string micro_batch_why;  // why --micro-batch 0 has its value; empty if it was given
-  std::string threads_why;      // the limits that decide --threads 0; empty without any
-  RunFolder folder;             // the lock of the results folder; none for --dry-run
+  std::string micro_batch_why;  // how --micro-batch 0 chose the rows; empty if the user chose them
+  std::string threads_why;  // the limits that decided the number for --threads 0; empty if none did
+  RunFolder folder;         // the lock of the results folder; none for --dry-run
 };
 
 // Opens the data of training and of evaluation. Throws like open_run_data().

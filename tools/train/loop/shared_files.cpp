@@ -39,11 +39,11 @@ constexpr std::string_view partial_mark = ".partial-";
 // A file or folder that an option names.
 struct Place {
   std::string flag;
-  fs::path given;  // as the option names it
-  fs::path path;   // on this rank; empty if it lacks the place
+  fs::path given;  // the path as the option names it
+  fs::path path;   // the path on this rank; empty if this rank lacks the place
   bool is_model = false;
   bool needs_weights = false;
-  bool is_converted = false;  // only rank 0 reads it
+  bool is_converted = false;  // only rank 0 reads the data, to convert them
 };
 
 Place model_place(const std::string& flag, const std::string& text, bool needs_weights) {
@@ -146,7 +146,7 @@ json listing_of(const Place& place, const std::string& folder) {
 // Returns the digest of a file as the disk has it: what was received may have been written wrongly.
 std::string digest_on_disk(const fs::path& file) {
   if (const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
-    // Drops the copy in memory; where that fails, it is compared instead.
+    // Drops the file from the page cache. If that fails, the digest is that of the cached copy.
     if (::fdatasync(fd) == 0) (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     ::close(fd);
   }
@@ -195,7 +195,7 @@ class Transfer {
   }
 
  private:
-  using Files = std::vector<std::pair<std::string, std::uintmax_t>>;  // names and sizes
+  using Files = std::vector<std::pair<std::string, std::uintmax_t>>;  // names, and sizes in bytes
 
   void log_copies(const Files& files, std::int64_t hosts) const {
     std::uintmax_t bytes = 0;
@@ -231,7 +231,7 @@ class Transfer {
            place_.flag, place_.given.string(), world_.hosts()[host].name, sender_);
     }
     if (receives_) write_file_atomic(copy / complete_mark, digests);
-    world_.barrier();  // other ranks of the host open the copy
+    world_.barrier();  // after the barrier, other ranks of the host open the copy
   }
 
   // Removes unfinished files of runs that were killed.
@@ -278,7 +278,7 @@ class Transfer {
   const Place& place_;
   int sender_;
   bool receives_ = false;
-  atoll::Axis axis_{};  // the sender, and a rank of each host that lacks the place
+  atoll::Axis axis_{};  // the sender, and one rank of each host that lacks the files
 };
 
 // The lowest rank on each host among the ranks that lack a place.

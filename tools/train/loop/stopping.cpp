@@ -117,7 +117,7 @@ void Stopping::log_reason(std::int64_t done, int rank) const {
 }
 
 void Stopping::log_signals(double step_seconds) const {
-  constexpr double most_seconds = 0.5;  // of a step; a save follows it
+  constexpr double most_seconds = 0.5;  // longest step that leaves time for a save after it
   const bool by_mpirun = !variable("OMPI_COMM_WORLD_RANK").empty();
   const bool waits = !variable("OMPI_MCA_odls_base_sigkill_timeout").empty();
   if (!by_mpirun || waits || !options_.save_checkpoint || step_seconds < most_seconds) return;

@@ -13,7 +13,7 @@ namespace train {
 enum class Stop {
   none = 0,
   signal = 1,  // SIGTERM, SIGINT or SIGUSR1
-  time = 2     // --max-time
+  time = 2     // the limit of --max-time
 };
 
 // The exit code of a run that has saved a checkpoint and stopped before --steps.

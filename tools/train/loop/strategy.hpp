@@ -37,7 +37,7 @@ std::uint64_t planned_bytes(const PlannedRun& run, int micro_batches,
 
 struct MicroBatchChoice {
   std::int32_t rows = 1;
-  std::string why;  // one sentence for the log
+  std::string why;  // reason for the number of rows, one sentence for the log
 };
 
 // Chooses the number of rows for --micro-batch 0: of the numbers that split the `samples` of a rank

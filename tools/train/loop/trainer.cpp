@@ -146,11 +146,11 @@ void Trainer::open_pass(const StepPlan& plan, int index) {
       engine_.begin({fsdp::PassOptions::Kind::train, index, plan.micro_batches}, compute_));
 }
 
-// The blocks of a GPU for updates beside the next forward; 0 if they run before it. On CPUs,
-// updates would take the cores of forward.
+// Returns how many blocks of a GPU run the updates beside the next forward; 0 if they run before
+// it. On CPUs, updates would take cores from forward.
 unsigned Trainer::blocks_beside_forward() {
   if (engine_.device().kind() != atoll::DeviceKind::cuda || compute_of_pass_ <= 0) return 0;
-  // With recomputation, backward takes three times as long as forward.
+  // Forward is a quarter of a pass: with recomputation, backward takes three times as long.
   blocks_beside_ =
       fsdp::blocks_beside_forward(engine_.memory(), compute_of_pass_ / 4, blocks_beside_);
   return *blocks_beside_;
@@ -176,7 +176,7 @@ StepRecord Trainer::step(std::int64_t index) {
   const bool logs_norms = norm_log_ && norm_log_->due(index + 1);
   const bool passes_next =
       index + 1 < options_.steps && !evaluates_after(index) && !saving_->due_after(index + 1);
-  // The average and the norms read the weights, and not in a pass.
+  // --ema and --log-norms read the weights between passes, so updates must not run beside a pass.
   const bool beside = passes_next && !averaging_ && !logs_norms;
   optimizer_->step(static_cast<float>(record.learning_rate), compute_,
                    beside ? blocks_beside_forward() : 0);
@@ -271,8 +271,8 @@ bool Trainer::end_step(StepRecord& record, Clock::time_point begin) {
   if (stops) next_pass_.reset();  // saving and exporting require that no pass is open
   if (all_written_ || diverges) saving_->finish();
   if (diverges) {
-    // Without updates in these steps the weights may be of use, unless they were not finite before.
-    // An earlier checkpoint is worth more.
+    // If the non-finite steps changed nothing, the weights may be of use, unless they were not
+    // finite before. An earlier checkpoint is worth more.
     const bool has_checkpoint = resumed_ || saving_->has_checkpoint();
     if (options_.save_checkpoint && options_.skip_nonfinite && weights_finite_ && !has_checkpoint) {
       save(done, true);
@@ -289,7 +289,7 @@ bool Trainer::end_step(StepRecord& record, Clock::time_point begin) {
 void Trainer::save(std::int64_t done, bool at_end) {
   saving_->finish();
   setup_.folder.check();
-  if (averaging_) compute_.synchronize();  // which updates the average
+  if (averaging_) compute_.synchronize();  // waits for the update of the average
   saving_->save(done, at_end);
 }
 
@@ -300,7 +300,7 @@ void Trainer::write_results(RunResult& result, double wall_seconds) {
   const bool complete = diverged_.empty() && stopping_.decided() == Stop::none;
   if (!options_.export_weights.empty() && complete) {
     if (averaging_) {
-      compute_.synchronize();  // which updates the average
+      compute_.synchronize();  // waits for the update of the average
       averaging_->swap();
     }
     reporting_.results().attempt("--export",

@@ -35,7 +35,7 @@ namespace train {
 struct RunResult {
   std::vector<StepRecord> steps;
   Summary summary;
-  std::vector<MissedGate> missed_gates;  // of --min-mfu and --max-memory; equal on all ranks
+  std::vector<MissedGate> missed_gates;  // misses of --min-mfu and --max-memory; equal on all ranks
   Stop stop = Stop::none;                // why the run ended before --steps
 };
 
@@ -103,23 +103,23 @@ class Trainer {
   Batches batches_;
   Decoder decoder_;
   std::unique_ptr<RunOptimizer> optimizer_;
-  std::optional<Averaging> averaging_;  // of --ema
-  std::optional<NormLog> norm_log_;     // of --log-norms
+  std::optional<Averaging> averaging_;  // set if --ema is given
+  std::optional<NormLog> norm_log_;     // set if --log-norms is given
   std::optional<Activations> activations_;
   atoll::Buffer ids_;  // tokens, labels and, for packed rows, positions of a micro batch
-  std::vector<atoll::Buffer> staging_;  // token ids of each micro batch of the step
+  std::vector<atoll::Buffer> staging_;  // staging memory for the ids of each micro batch of a step
   FigureExchange exchange_;
   // The stream is destroyed before the members above, because its queued work may use them.
   atoll::Stream compute_;
-  std::optional<StepQueue> queue_;  // uses batches_
+  std::optional<StepQueue> queue_;  // must be destroyed before batches_, which its thread reads
   LoadedStep next_;
   // Pass of the next step, opened early so that its gathers overlap this step.
   std::optional<atoll::fsdp::Pass> next_pass_;
   std::int64_t first_step_ = 0;
   bool resumed_ = false;
   double compute_of_pass_ = 0;  // seconds of compute of a micro batch in the newest step
-  // Blocks of a GPU for the newest updates beside a forward, 0 if they ran before it; none before
-  // the first.
+  // Number of GPU blocks of the newest updates that ran beside a forward; 0 if they ran before it.
+  // Empty before the first update.
   std::optional<unsigned> blocks_beside_;
 
   atoll::fsdp::Engine::Traffic counted_;  // traffic of the steps counted so far
@@ -129,8 +129,8 @@ class Trainer {
   std::optional<Tracing> tracing_;
   std::optional<Clock::time_point> measured_;  // the end of the newest step
   NonFiniteRow nonfinite_row_;
-  std::string diverged_;        // why the run ends early; empty as long as steps are finite
-  bool weights_finite_ = true;  // in the newest step that was not finite
+  std::string diverged_;  // error that ends the run after too many non-finite steps; "" before
+  bool weights_finite_ = true;  // no infinite or NaN weight after the newest non-finite step
   bool all_written_ = true;     // every rank has written its file of the save beside training
 
   Reporting reporting_;

@@ -152,7 +152,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.checkpoints = saving_->begun();
   info.checkpoint_stall_s = saving_->stall();
   const bool has_time = stopping_.decided() == Stop::none;
-  // After the measurement of memory.
+  // Memory is measured before, so that it does not include the matrices of check_peak().
   if (has_time && !result.steps.empty()) {
     check_peak(peak_, world_, setup_.machine, atoll::dtype_from_name(options_.dtype),
                options_.peak_seconds);

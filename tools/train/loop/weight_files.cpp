@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::uint64_t most_index_bytes = std::uint64_t{64} << 20;
-// The most that readers of safetensors accept.
+// The largest header that readers of safetensors accept.
 constexpr std::uint64_t most_header_bytes = 100'000'000;
 
 // The file of each tensor, as the index says.
@@ -101,7 +101,8 @@ bool same_bytes(const StoredTensor& a, const StoredTensor& b) {
   return true;
 }
 
-// Throws an error for the first tensor that is not in its file, or in another file as well.
+// Throws an error for the first tensor that is missing in the file that the index names, or that
+// another file has as well.
 void check_places(const fs::path& index, const WeightMap& map,
                   const std::map<std::string, std::map<std::string, StoredTensor>>& tensors) {
   for (const auto& [tensor, file] : map) {

@@ -34,8 +34,8 @@ bool has_weights(const std::filesystem::path& folder);
 struct StoredTensor {
   std::filesystem::path file;
   std::vector<std::int64_t> shape;
-  std::string dtype;                  // as safetensors names it
-  std::uint64_t first = 0, last = 0;  // its bytes in the file
+  std::string dtype;                  // name of the type in safetensors, such as "BF16"
+  std::uint64_t first = 0, last = 0;  // range [first, last) of its bytes in the file
 };
 // Returns the tensors of the files by name; none of a damaged file. Of a name that several files
 // have, the first counts, as for the import.

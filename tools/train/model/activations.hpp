@@ -44,13 +44,13 @@ struct ActivationPlan {
   std::int64_t head_rows = 512;  // tokens per block of logits
 };
 
-// A model, and the largest micro batch for which the plan has memory.
+// Returns the shapes in the largest micro batch for which the plan has memory.
 LargestShapes largest_shapes(const ModelConfig& config, const ActivationPlan& plan);
 
 // Activations of one layer for the current batch. Backward overwrites gate, up and hidden.
 struct LayerActivations {
   atoll::View inverse1, normed1, q, k, v, attended, lse;
-  // With norms of heads: queries and keys before their norms, and what its backward needs.
+  // With norms of heads: queries and keys before their norms, and what their backward needs.
   atoll::View plain_q, plain_k, q_inverse, k_inverse;
   // alpha / rank * x A^T of the adapters, [tokens, rank], in the order of projections(); backward
   // overwrites it with its gradient.

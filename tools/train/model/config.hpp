@@ -37,13 +37,13 @@ struct RopeScaling {
   };
   Kind kind = Kind::none;
   double factor = 1;
-  double low_freq_factor = 0;                         // llama3
-  double high_freq_factor = 0;                        // llama3
-  std::int64_t original_max_position_embeddings = 0;  // llama3, yarn
-  double beta_fast = 32;                              // yarn
-  double beta_slow = 1;                               // yarn
-  double attention_factor = 1;                        // yarn: factor of cosines and sines
-  bool truncate = true;                               // yarn
+  double low_freq_factor = 0;                         // for llama3
+  double high_freq_factor = 0;                        // for llama3
+  std::int64_t original_max_position_embeddings = 0;  // for llama3 and yarn
+  double beta_fast = 32;                              // for yarn
+  double beta_slow = 1;                               // for yarn
+  double attention_factor = 1;                        // for yarn: factor of cosines and sines
+  bool truncate = true;                               // for yarn
 
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
@@ -52,7 +52,7 @@ std::string_view name(RopeScaling::Kind kind);
 // Adapters (LoRA, arXiv 2106.09685) beside the matrices of the layers: y += alpha / rank * (x A^T)
 // B^T, with A [rank, in] and B [out, rank].
 struct Adapters {
-  std::int64_t rank = 0;  // 0: none
+  std::int64_t rank = 0;  // 0: no adapters
   double alpha = 0;
   // Names of the matrices that have adapters, such as "q_proj"; in the order of adapter_targets().
   std::vector<std::string> targets{};
@@ -86,13 +86,13 @@ struct ModelConfig {
   double rms_eps = 1e-5;
   std::int64_t sliding_window = 0;  // number of keys that a query sees, including its own; 0: all
   bool tied = false;                // the head shares the embedding's weight
-  std::int64_t max_seq = 0;         // max_position_embeddings; see position_limit()
+  std::int64_t max_seq = 0;         // max_position_embeddings, in tokens; see position_limit()
   bool qkv_bias = false;            // q_proj, k_proj and v_proj add a bias
   bool o_bias = false;              // o_proj adds a bias
   bool mlp_bias = false;            // gate_proj, up_proj and down_proj add a bias
   bool qk_norm = false;             // RMSNorm of each head of queries and keys before rotation
   RopeScaling rope_scaling{};
-  std::vector<bool> rotated{};  // layers with rotary embedding; empty: all
+  std::vector<bool> rotated{};  // whether each layer has rotary embedding; empty: all have it
   Adapters adapters{};          // chosen by a run, not by config.json
 
   std::int64_t query_width() const noexcept { return heads * head_dim; }
@@ -106,7 +106,7 @@ struct ModelConfig {
 
 // A matrix of a layer that can have a bias and an adapter: y [tokens, out] = x [tokens, in] W^T.
 struct Projection {
-  std::string_view place, name;  // "self_attn", "q_proj"
+  std::string_view place, name;  // such as "self_attn" and "q_proj"
   std::int64_t in, out;
   bool has_bias;
 };

@@ -26,7 +26,7 @@ constexpr std::string_view k_norm = "self_attn.k_norm.weight";
 
 // A linear layer y = x W^T + b + u B^T, with u = alpha / rank * x A^T.
 struct Linear {
-  std::string name;  // of W
+  std::string name;  // name of W
   std::int64_t in, out;
   std::string bias;  // name of b; empty: none
   std::string a, b;  // names of A and B; empty: no adapter
@@ -148,7 +148,7 @@ class Layer {
     rope(scratch_.dq, config_.heads, RopeDirection::inverse);
     rope(scratch_.dk, config_.kv_heads, RopeDirection::inverse);
     View dq = scratch_.dq, dk = scratch_.dk;
-    if (config_.qk_norm) {  // the gradients before the norms overwrite q and k
+    if (config_.qk_norm) {  // the gradients of the inputs of the norms overwrite q and k
       heads_backward(gradients(q_norm), kept_.plain_q, q_norm, kept_.q_inverse, dq, kept_.q);
       heads_backward(gradients(k_norm), kept_.plain_k, k_norm, kept_.k_inverse, dk, kept_.k);
       dq = kept_.q;

@@ -24,8 +24,8 @@ template <class... Args>
        fmt::format(text, std::forward<Args>(args)...));
 }
 
-// The values of absent keys in transformers 5. A number of key-value heads of 0 means that of
-// queries.
+// The values of absent keys in transformers 5. A `kv_heads` of 0 means as many as there are query
+// heads.
 struct Defaults {
   Family family;
   const char* architecture;
@@ -124,7 +124,7 @@ RopeScaling read_scaling(const JsonReader& config, const JsonReader& rope, std::
   };
   scaling.beta_fast = or_default("beta_fast", 32);
   scaling.beta_slow = or_default("beta_slow", 1);
-  // In transformers null is false here.
+  // transformers takes a null as false.
   scaling.truncate = rope.boolean_or("truncate", !rope.contains("truncate"));
   scaling.attention_factor = yarn_attention_factor(rope, scaling.factor);
   return scaling;

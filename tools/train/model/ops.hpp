@@ -25,7 +25,7 @@ namespace train {
 enum class WriteMode {
   overwrite,
   accumulate,
-  none  // not computed; the view may be empty
+  none  // the gradient is not computed, and its view may be empty
 };
 
 // A linear layer: y [tokens, out] = x [tokens, in] W^T, with W [out, in] as Hugging Face stores it.
@@ -58,7 +58,7 @@ struct LinearsForward {
     std::int64_t out;
     atoll::ConstView weight;         // [out, in]
     atoll::View y;                   // x W^T + residual, [tokens, out]
-    atoll::ConstView residual = {};  // in the shape of y, which it must not alias; empty: none
+    atoll::ConstView residual = {};  // addend in the shape of y; must not alias y; empty: none
   };
   std::int64_t tokens, in;
   atoll::ConstView x;
@@ -110,7 +110,7 @@ enum class RopeDirection {
 struct Rope {
   std::int64_t seq, heads, head_dim;
   atoll::View x;           // tensor to rotate in place, [rows * seq, heads * head_dim]
-  atoll::ConstView table;  // of rope.hpp, for at least seq positions
+  atoll::ConstView table;  // cosines and sines (rope.hpp) of at least seq positions
   RopeDirection direction;
   atoll::ConstView positions = {};
 };
@@ -200,7 +200,7 @@ struct CrossEntropy {
 using Operation = std::variant<RmsNormForward, RmsNormBackward, Rope, AttentionForward,
                                AttentionBackward, Scale, AddBias, BiasBackward, SwigluForward,
                                SwigluBackward, EmbeddingForward, EmbeddingBackward, CrossEntropy>;
-// In the words of errors: "rms_norm_forward".
+// The name in error messages, such as "rms_norm_forward".
 std::string_view name(const Operation& operation);
 
 // Upper bounds of the shapes that a model uses.
@@ -208,7 +208,7 @@ struct LargestShapes {
   AttentionShape attention;  // attention over all tokens of a micro batch
   std::int64_t width;        // number of elements in a row of the norms
   atoll::DType compute;
-  std::int64_t bias_width = 0;  // longest bias; 0: none
+  std::int64_t bias_width = 0;  // number of elements of the longest bias; 0: no bias
   bool head_norms = false;      // queries and keys have norms of head_dim elements
   std::int64_t ffn = 0;         // number of elements in a row of gate and up
 };
@@ -234,8 +234,8 @@ class Ops {
   // dweight (f32) = dy^T x, or dweight += dy^T x.
   void linear_wgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                     atoll::ConstView x, atoll::View dweight, WriteMode mode);
-  // All of one dtype. The CPU rounds a product to that dtype before it adds a residual; GPUs round
-  // only the sum.
+  // All views have one dtype. The CPU rounds a product to that dtype before it adds a residual;
+  // GPUs round only the sum.
   void linears_forward(atoll::Stream& stream, const LinearsForward& args);
   // Reads all of x before it writes dx, which may overwrite x but no dy.
   void linears_backward(atoll::Stream& stream, const LinearsBackward& args);
@@ -252,8 +252,8 @@ class Ops {
   virtual void check_ids([[maybe_unused]] atoll::Stream& stream) {}
 
  protected:
-  // Get checked arguments too. By default, groups of linear layers are products that multiply()
-  // computes one after another.
+  // These functions get checked arguments too. By default, groups of linear layers are products
+  // that multiply() computes one after another.
   virtual void run_linears_forward(atoll::Stream& stream, const LinearsForward& args);
   virtual void run_linears_backward(atoll::Stream& stream, const LinearsBackward& args);
 };

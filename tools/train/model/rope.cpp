@@ -11,7 +11,7 @@ constexpr double turn = 2 * std::numbers::pi;
 
 double llama3_frequency(double frequency, const RopeScaling& rope) {
   const auto original = static_cast<double>(rope.original_max_position_embeddings);
-  const double turns = original * frequency / turn;  // within the original positions
+  const double turns = original * frequency / turn;  // turns within the original positions
   if (turns > rope.high_freq_factor) return frequency;
   if (turns < rope.low_freq_factor) return frequency / rope.factor;
   const double share =
@@ -36,7 +36,7 @@ void scale_by_yarn(std::vector<double>& frequencies, const ModelConfig& config) 
   }
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(config.head_dim - 1));
-  if (low == high) high += 0.001;  // as in Hugging Face's function
+  if (low == high) high += 0.001;  // avoids a division by 0, as Hugging Face does
   for (std::size_t k = 0; k < frequencies.size(); ++k) {
     const double ramp = std::clamp((static_cast<double>(k) - low) / (high - low), 0.0, 1.0);
     frequencies[k] *= ramp / rope.factor + (1 - ramp);

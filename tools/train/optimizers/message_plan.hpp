@@ -23,7 +23,7 @@ struct Matrix {
 
 // The position of this rank among the ranks of all replicas.
 struct Position {
-  int replicas, ranks;  // ranks of one replica
+  int replicas, ranks;  // number of replicas, and of ranks in one replica
   int replica, rank;
 
   bool owns(const Matrix& matrix) const {
@@ -45,7 +45,7 @@ struct Message {
 // and the rank that owns the matrix. `whole` has the matrices that this rank owns, sorted by the
 // rank that sends the part. The elements that go to one rank are consecutive and form one message.
 struct MessagePlan {
-  std::vector<std::uint64_t> offsets;  // of this rank's part of each matrix in `mine`
+  std::vector<std::uint64_t> offsets;  // where this rank's part of each matrix begins in `mine`
   // For each owned matrix, its parts with their offsets in `whole`.
   std::vector<std::vector<Piece>> pieces;
   // For each rank r of this replica: this rank's parts of the matrices that r owns, in `mine`, and

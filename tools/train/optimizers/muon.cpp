@@ -119,19 +119,19 @@ struct Muon::Impl {
 
   fsdp::Engine& engine;
   Options options;
-  std::optional<atoll::Communicator> comm;      // of the shard axis; absent for one shard
-  std::optional<atoll::Communicator> replicas;  // of the replicate axis; absent for one replica
+  std::optional<atoll::Communicator> comm;      // on the shard axis; absent for one shard
+  std::optional<atoll::Communicator> replicas;  // on the replicate axis; absent for one replica
   std::vector<Matrix> matrices;
   std::vector<HiddenPart> hidden;
   std::vector<OtherPart> others;
   MessagePlan plan;
-  atoll::Buffer mine, whole;  // as MessagePlan describes them
+  atoll::Buffer mine, whole;  // the two buffers of MessagePlan
   atoll::Buffer x, y;         // the matrix that becomes orthogonal, and a product of its size
   atoll::Buffer gram, gram2;
   std::uint64_t bytes = 0;
-  std::vector<atoll::ConstView> gradients;  // of all segments, for the norm
+  std::vector<atoll::ConstView> gradients;  // gradients of all segments, for the norm
   atoll::Buffer figures_memory;             // Figures on the device
-  atoll::Buffer known_memory;               // copy in CPU memory; valid once `done` is complete
+  atoll::Buffer known_memory;               // Figures in CPU memory, valid once `done` is complete
   atoll::Event done;                        // happens when the last step is complete
 };
 
@@ -148,7 +148,7 @@ Muon::Impl::Impl(fsdp::Engine& engine_, const atoll::Mesh& mesh, Options options
   };
   if (sizes.shard > 1) comm.emplace(open(axes.shard, sizes.shard, "muon"));
   if (sizes.replicate > 1) replicas.emplace(open(axes.replicate, sizes.replicate, "muon replicas"));
-  engine.add_state("momentum");  // for other parameters, the first moment of AdamW
+  engine.add_state("momentum");  // for parameters of AdamW: the first moment
   engine.add_state("second_moment");
   find_parts();
   choose_owners(matrices, position());

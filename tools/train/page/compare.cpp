@@ -39,7 +39,7 @@ struct Figure {
   const char* key;
   const char* name;
   std::string (*text)(double);
-  int better;  // 1: more is better; -1: less is; 0: neither
+  int better;  // 1: more is better; -1: less is better; 0: neither
 };
 
 constexpr std::array<Figure, 10> figures{
@@ -57,7 +57,7 @@ constexpr std::array<Figure, 10> figures{
 struct Row {
   std::string name;
   std::vector<std::string> cells;
-  std::size_t best;  // index of the best cell, or the number of runs
+  std::size_t best;  // index of the best cell; the number of runs if no cell is best
 };
 
 // Places of results differ between any two runs, and say nothing about them.

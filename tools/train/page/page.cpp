@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Fewer steps show their course without smoothing.
+// The loss of fewer steps is not smoothed.
 constexpr std::size_t fewest_smoothed = 40;
 
 json report_curves(const RunFiles& run) {

@@ -16,15 +16,15 @@ struct RunFiles {
   std::string name;  // run_name of metrics.json, or the name of the folder
   nlohmann::json args = nlohmann::json::object();     // run_args.json; empty if there is none
   nlohmann::json metrics = nlohmann::json::object();  // metrics.json; empty until a run has ended
-  // steps.jsonl by name, one value for each step; NaN where a step has no number.
+  // Columns of steps.jsonl by name, one value for each step; NaN where a step has no number.
   std::map<std::string, std::vector<double>> columns;
   std::size_t steps = 0;
   nlohmann::json trace;    // the Chrome trace, or null
   std::string trace_note;  // why there is no timeline
 
-  // A column, or NaNs.
+  // The values of a column; NaNs if no step has them.
   std::vector<double> column(const std::string& key) const;
-  bool has(const std::string& key) const;  // whether any step has this number
+  bool has(const std::string& key) const;  // whether any step has a value of this name
 
   // A number of metrics.json, or NaN.
   double metric(std::string_view key) const;

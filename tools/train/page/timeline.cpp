@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t most_ranks = 8;
-constexpr double narrowest = 0.0003;  // of the step
+constexpr double narrowest = 0.0003;  // share of the step; shorter spans are left out
 constexpr std::size_t most_spans = 40'000;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
@@ -25,7 +25,7 @@ struct Span {
   int rank = 0, row = 0;
   double begin = 0, end = 0;
   std::string name, kind;  // such as "forward layers.0" and "work"
-  double bytes = 0;        // of a collective: the whole tensor
+  double bytes = 0;        // bytes of the whole tensor of a collective
 };
 
 struct Trace {

@@ -11,7 +11,7 @@
 namespace train {
 
 struct EndpointOptions {
-  std::string address = "127.0.0.1";  // others than loopback let other machines read the figures
+  std::string address = "127.0.0.1";  // other addresses let other machines read the figures
   int port = 0;                       // 0: any free port
   std::string run_name;
   std::string model;

@@ -56,7 +56,7 @@ Endpoint::Endpoint(const EndpointOptions& options) : gauges_(std::make_unique<Ga
     gauges_->exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
         "listening_ports", where, "num_threads", std::to_string(serving_threads),
         "request_timeout_ms", request_ms});
-  } catch (const std::exception&) {  // its text says no more than that it failed
+  } catch (const std::exception&) {  // the exception gives no reason
     fail(ErrorCode::io,
          "--metrics-port: cannot listen at {}; another program may use the port: choose another, "
          "and an address of this machine for --metrics-address",

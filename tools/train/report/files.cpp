@@ -150,7 +150,7 @@ std::string process_tag() {
   std::error_code ignored;
   const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
   if (boot.empty() || space.empty()) return std::to_string(::getpid());
-  // "pid:[4026531836]"
+  // `space` is a text such as "pid:[4026531836]".
   return fmt::format("{}-{}-{}", digits_of(boot, 8),
                      digits_of(space.substr(space.find('[') + 1), 16), ::getpid());
 }

@@ -13,7 +13,7 @@ namespace {
 // The part of nvml.h that is needed here, which is stable across drivers.
 struct Device;
 struct NvmlUtilization {
-  unsigned gpu = 0, memory = 0;  // percent
+  unsigned gpu = 0, memory = 0;  // shares of time in use, in percent
 };
 union Value {
   double real;

@@ -13,7 +13,7 @@ struct GpuReading {
   double busy = 0;         // share of NVML's last sample period in which a kernel ran
   double nvlink_sent = 0;  // bytes over all links
   double nvlink_received = 0;
-  double pcie_sent = 0;  // bytes; counted from Hopper on
+  double pcie_sent = 0;  // bytes; 0 on GPUs before Hopper
   double pcie_received = 0;
 };
 

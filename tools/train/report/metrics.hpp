@@ -16,22 +16,21 @@ namespace train {
 
 // Euclidean norms over all shards of a unit's trained parameters.
 struct UnitNorms {
-  double gradient = 0;  // before clipping
-  double weight = 0;    // after the step
+  double gradient = 0;  // norm of the gradients before clipping
+  double weight = 0;    // norm of the weights after the step
 };
 
 struct StepRecord {
   std::int64_t step = 0;       // number of the step, from 1; a resumed run continues the count
   std::int64_t epoch = 0;      // number of the epoch, from 0
   double seconds = 0;          // duration of the step on the slowest rank
-  double between_seconds = 0;  // from the end of the step before to the start of this one
+  double between_seconds = 0;  // time from the end of the step before to the start of this one
   double loss = 0;             // mean loss of the valid tokens
-  std::optional<double>
-      eval_loss{};  // mean loss of the evaluation after the step, if there was one
+  std::optional<double> eval_loss{};          // mean loss of the evaluation after the step, if any
   std::optional<double> eval_loss_average{};  // eval_loss of the averaged weights (--ema)
   double learning_rate = 0;
   double grad_norm = 0;
-  std::map<std::string, UnitNorms> norms{};  // by unit; empty unless --log-norms asks for it
+  std::map<std::string, UnitNorms> norms{};  // norms by unit; empty without --log-norms
   bool nonfinite = false;                    // loss or gradient norm is infinite or NaN
   bool skipped = false;  // the step changed no weights, because its norm was not finite
   std::int64_t samples = 0;
@@ -39,16 +38,16 @@ struct StepRecord {
   std::int64_t real = 0;
   std::int64_t padded = 0;
   // Means over ranks; exposed_worst_seconds is the maximum.
-  double compute_seconds = 0;    // until the step's compute is done, without exposed communication
-  double enqueue_seconds = 0;    // time until the host had enqueued the step
-  double data_wait_seconds = 0;  // time that the step waited for its data
+  double compute_seconds = 0;  // time until the step's compute is done, less exposed communication
+  double enqueue_seconds = 0;  // time until the host had enqueued the step
+  double data_wait_seconds = 0;      // time that the step waited for its data
   double communication_seconds = 0;  // time within the step with a collective in flight
   double exposed_comm_seconds = 0;   // time that compute waited for communication
   double exposed_worst_seconds = 0;
   // Bytes that a rank passed to collectives, by mesh axis.
   std::map<std::string, std::int64_t> axis_bytes{};
   double flops = 0;  // model FLOPs on all computed positions of all ranks, without recomputation
-  std::optional<Utilization> use{};  // of all ranks' machines
+  std::optional<Utilization> use{};  // use of the machines of all ranks
 };
 
 // Constants that turn counts into rates.
@@ -66,9 +65,9 @@ struct Speed {
   double seconds = 0;
   std::optional<double> steps_per_s;
   std::optional<double> samples_per_s;
-  std::optional<double> tokens_per_s;  // tokens of samples per second of the steps
-  std::optional<double>
-      overall_tokens_per_s;  // per second of the steps and of the time between them
+  // Tokens of samples per second: within steps, and with the time between steps.
+  std::optional<double> tokens_per_s;
+  std::optional<double> overall_tokens_per_s;
   std::optional<double> padded_tokens_per_s;  // padded positions per second
   std::optional<double> valid_tokens_per_s;
   std::optional<double> tflops;        // TFLOP/s per rank, on all computed positions
@@ -105,16 +104,16 @@ struct Summary {
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
-  std::optional<double> eval_loss;  // of the last evaluation
+  std::optional<double> eval_loss;  // loss of the last evaluation
   std::optional<double> eval_loss_min;
-  std::optional<double> eval_loss_average;  // of the last evaluation
+  std::optional<double> eval_loss_average;  // loss of the averaged weights in the last evaluation
   Speed speed;                              // rates of the steps after the warm-up
 };
 
 // Steps of a run that were not finite.
 struct BadSteps {
-  std::int64_t skipped = 0;    // changed no weights
-  std::int64_t nonfinite = 0;  // with the skipped ones
+  std::int64_t skipped = 0;    // steps that changed no weights
+  std::int64_t nonfinite = 0;  // all steps that were not finite, with the skipped ones
 };
 
 inline constexpr std::size_t loss_window = 20;
@@ -126,7 +125,7 @@ class Metrics {
   void add(const StepRecord& step);
 
   const SpeedBase& base() const noexcept { return base_; }
-  // For a later and better measurement of the peak.
+  // Replaces the peak by a later and better measurement.
   void set_peak(double peak_flops, double measured_flops) noexcept {
     base_.peak_flops = peak_flops;
     base_.measured_flops = measured_flops;

@@ -19,7 +19,7 @@ struct RunInfo {
   std::string strategy;  // name of the strategy, from atoll::fsdp::name()
   int replicate = 1;
   int shard = 1;
-  std::string dtype = "f32";  // f32 or bf16, of the parameters that compute reads
+  std::string dtype = "f32";  // type of the parameters that compute reads: f32 or bf16
   bool fp8 = false;           // products of the layers are in fp8
   std::string gpu;            // name of rank 0's GPU; empty on CPUs
   std::string peak_source;    // where SpeedBase::peak_flops comes from: datasheet or measured

@@ -18,7 +18,7 @@ struct Utilization {
   double cpu_machine = 0;           // share of the machine's CPUs that any program used
   double cpu_ranks = 0;             // share of the machine's CPUs that the job's ranks used
   double memory_used_fraction = 0;  // share of the machine's memory that is not available
-  double network_sent_per_s = 0;    // bytes: all interfaces but loopback, and RDMA ports
+  double network_sent_per_s = 0;    // bytes on all interfaces but loopback, and on RDMA ports
   double network_received_per_s = 0;
   double gpus = 0;      // share of the ranks whose GPU NVML can read; the following are theirs
   double gpu_busy = 0;  // share of time in which a kernel ran
@@ -34,11 +34,11 @@ Utilization combined(std::span<const Utilization> ranks);
 // Counters since the machine or the process started, and the memory now.
 struct MachineCounters {
   double process_cpu_s = 0;
-  double machine_busy_s = 0;   // summed over CPUs
+  double machine_busy_s = 0;   // busy time, summed over CPUs
   double machine_total_s = 0;  // busy and idle time, summed over CPUs
   double memory_total = 0;     // bytes
   double memory_available = 0;
-  double sent = 0;  // bytes
+  double sent = 0;  // bytes on all interfaces but loopback, and on RDMA ports
   double received = 0;
 };
 

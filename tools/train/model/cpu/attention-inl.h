@@ -34,7 +34,7 @@ inline std::size_t block_rows(std::size_t seq_pad, std::size_t pad) {
 struct Sizes {
   std::size_t pad;  // the kernel pads all sizes to a multiple of this
   std::size_t seq, seq_pad, dim, dim_pad, group, heads, kv_heads, window, block;
-  float scale;                              // of the scores
+  float scale;                              // factor of the scores
   const std::int32_t* positions = nullptr;  // positions in one row; null if the row is one document
   Sizes(const AttentionShape& shape, std::size_t pad_)
       : pad(pad_),
@@ -103,8 +103,8 @@ struct Slice {
 // The columns of keys that a query sees, in a row of scores that starts at key `origin`. Column
 // numbers are below 2^24, so f32 represents them exactly.
 struct Visible {
-  std::size_t begin, end;  // whole vectors that contain visible columns
-  float low, high;         // visible columns, inclusive
+  std::size_t begin, end;  // columns of the whole SIMD vectors that contain visible columns
+  float low, high;         // first and last visible column
   Visible(const Sizes& sizes, std::size_t query, std::size_t origin) {
     const std::size_t lanes = hn::Lanes(Floats());
     const std::size_t first = sizes.first_key(query) - origin;

@@ -21,7 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace train::cpu {
 namespace HWY_NAMESPACE {
-namespace {  // attention.cpp and attention_bf16.cpp have parts of the same names
+namespace {  // unnamed, because attention_bf16.cpp has functions of the same names
 
 // Products of small f32 matrices that fit the caches.
 

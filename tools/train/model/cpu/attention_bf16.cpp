@@ -23,11 +23,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace train::cpu {
 namespace HWY_NAMESPACE {
-namespace {  // attention.cpp and attention_bf16.cpp have parts of the same names
+namespace {  // unnamed, because attention.cpp has functions of the same names
 
 using atoll::bfloat16;
 using Half = std::uint16_t;  // the bits of a bf16 value
-using Pair = std::uint32_t;  // the bits of two
+using Pair = std::uint32_t;  // the bits of two bf16 values
 
 // Takes `halves` bf16 values of scratch memory, a multiple of 32.
 Half* take_halves(float*& memory, std::size_t halves) {

@@ -124,12 +124,12 @@ __attribute__((target("amx-tile"))) void amx_product(const Bf16Product& product)
   _tile_release();
 }
 
-// Linux saves the tiles of a process only after it has asked for them.
+// Linux saves the AMX tiles of a process only after the process has asked for permission.
 bool amx_permitted() {
   constexpr long request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long tile_data = 18;               // XFEATURE_XTILE_DATA
   unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned needed = 1U << 24 | 1U << 22;  // AMX-TILE and AMX-BF16
+  constexpr unsigned needed = 1U << 24 | 1U << 22;  // CPUID bits of AMX-TILE and AMX-BF16
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & needed) == needed &&
          syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }

@@ -18,8 +18,8 @@ enum class Bf16Instructions {
 // permit AMX to this process.
 Bf16Instructions bf16_instructions();
 
-// Whether AVX512-BF16 products are faster than f32 products: on AMD's processors by 2, but on
-// Intel's they take twice the time.
+// Whether AVX512-BF16 products are faster than f32 products: on AMD's processors by a factor of 2,
+// but on Intel's they take twice the time.
 bool avx512_bf16_is_fast();
 
 // All sizes of a product are multiples of this.
@@ -27,7 +27,7 @@ inline constexpr std::size_t bf16_pad = 32;
 
 // C [m, n] = A [m, k] B [k, n], or C += A B.
 struct Bf16Product {
-  const std::uint16_t* a;  // rows of k values
+  const std::uint16_t* a;  // A, in rows of k values
   std::size_t a_row;       // elements from one row of A to the next; even
   // One row for each two rows of B: element j holds B[2i][j] in its low half and B[2i + 1][j] in
   // its high half.

@@ -280,7 +280,7 @@ void cross_entropy_typed(const CrossEntropy& args, Range tokens, double* row_los
   const std::size_t vocab = to_size(args.vocab);
   const std::int32_t* labels = args.labels.as<std::int32_t>();
   const bool gradient = args.dlogits.count != 0;
-  Scratch scratch;  // the exponentials of a row of bf16; those of f32 replace the logits
+  Scratch scratch;  // exponentials of a row of bf16 logits; with f32 they overwrite the logits
   for (std::size_t token = tokens.first; token < tokens.last; ++token) {
     In* logits = args.logits.as<In>() + token * vocab;
     Out* dlogits = gradient ? args.dlogits.as<Out>() + token * vocab : nullptr;

@@ -110,7 +110,7 @@ HWY_INLINE hn::Vec<D> exponential(D d, hn::Vec<D> x) {
   const auto magic = hn::Set(d, 12582912.0F);
   const auto shifted = hn::MulAdd(bounded, hn::Set(d, 1.44269504F), magic);
   const auto n = hn::Sub(shifted, magic);
-  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), bounded);  // ln 2 in two parts
+  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), bounded);  // subtracts n ln 2 in two parts
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), r);
   auto p = hn::Set(d, 1.394116076e-3F);
   p = hn::MulAdd(p, r, hn::Set(d, 8.375168288e-3F));

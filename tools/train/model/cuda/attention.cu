@@ -46,7 +46,7 @@ struct Softmax {
         highest = fmaxf(highest, scores[i][j]);
       }
       highest = over_row<Maximum>(highest);
-      const float base = highest == -INFINITY ? 0.0f : highest;  // no key is visible yet
+      const float base = highest == -INFINITY ? 0.0f : highest;  // 0 until a key is visible
       const float factor = expf(maximum[i] - base);
       maximum[i] = highest;
       float added = 0;

@@ -70,7 +70,7 @@ struct Attention::Impl {
   int capability = 0;              // compute capability of the GPU: 90 for an H100
   // Plans by shape; nullopt if cuDNN does not support the shape.
   std::map<Key, std::optional<Plans>> plans;
-  std::set<std::string> told;           // reasons that were logged
+  std::set<std::string> told;           // reasons against cuDNN that were logged
   std::optional<std::size_t> reserved;  // scratch bytes available to later plans
 
   explicit Impl(bool deterministic_) : deterministic(deterministic_) {

@@ -118,7 +118,7 @@ void describe_backward(fe::graph::Graph& graph, const AttentionKey& key, bool de
   attributes.set_name("attention_backward").set_deterministic_algorithm(deterministic);
   set_mask(attributes, key);
   layout.set_lengths(attributes);
-  if (key.documents > 0) {  // without this, the workspace allows seq tokens per document
+  if (key.documents > 0) {  // otherwise the workspace has room for seq tokens per document
     attributes.set_max_total_seq_len_q(key.rows * key.seq)
         .set_max_total_seq_len_kv(key.rows * key.seq);
   }
@@ -137,7 +137,7 @@ void find_cudnn() {
   constexpr auto what = "attention in bf16";
   static const Library runtime(fmt::format("libcudart.so.{}", CUDART_VERSION / 1000), what);
   static const Library library(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), what);
-  fe::cudnn_dlhandle = library.handle();  // the headers find libcudart by themselves
+  fe::cudnn_dlhandle = library.handle();  // cudnn-frontend finds libcudart by itself
 }
 
 std::int64_t planned_documents(std::int64_t documents, std::int64_t tokens, std::size_t version) {

@@ -39,16 +39,16 @@ __global__ void __launch_bounds__(threads) count_up(std::int32_t* positions, std
   }
 }
 
-constexpr std::uint64_t window = 128;  // sorted positions
+constexpr std::uint64_t window = 128;  // number of sorted positions in a window
 
-// Whether a window begins in the middle of a run.
+// Whether a window begins in the middle of a run of equal ids.
 __device__ __forceinline__ bool continues(const std::int32_t* ids, std::uint64_t first) {
   return first > 0 && ids[first - 1] == ids[first];
 }
 
-// One row of blocks per sorted position. Those at the beginning of a part sum it in order of
-// positions: each thread sums n columns and loads several positions at a time. `partials` has a row
-// for each window.
+// One row of blocks per sorted position. The blocks at the beginning of a part of a run sum this
+// part in order of positions: each thread sums n columns and loads several positions at a time.
+// `partials` has a row for each window.
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
     add_runs(const std::int32_t* ids, const std::int32_t* positions, const T* dy, float* dtable,
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(threads)
   const std::int32_t id = ids[first];
   if (!continues(ids, first) || id < 0 || id >= vocab) return;
   if (ids[first - window] == id && continues(ids, first - window))
-    return;  // a third part, or later
+    return;  // this window has the third or a later part of the run
   const std::int64_t column = n * static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x);
   if (column >= width) return;
   using Sums = Pack<float, n>;

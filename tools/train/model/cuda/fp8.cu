@@ -14,7 +14,7 @@ constexpr int transposed_pack = 16;  // bytes that a thread stores at once in th
 // with an atomic operation on the same word.
 constexpr unsigned searching_blocks = 1024;
 constexpr std::size_t most_sources = 8;  // matrices that one kernel searches
-constexpr std::uint32_t infinity = 0x7f80;  // as the bits of a bf16; those of NaN are larger
+constexpr std::uint32_t infinity = 0x7f80;  // bits of infinity in bf16; those of NaN are larger
 
 // The largest power of two that times the largest value is at most the format's largest number. A
 // power of two, so that scaling rounds nothing. 1 for zeros, and with infinity or NaN.

@@ -17,7 +17,7 @@ namespace train::cuda {
 // Bytes of scratch memory for a group of layers.
 std::size_t fp8_scratch(const LinearsForward& args);
 std::size_t fp8_scratch(const LinearsBackward& args);
-// The most that a layer of the model needs.
+// The most bytes of scratch memory that a group of layers of the model needs.
 std::size_t fp8_scratch(const LargestShapes& shapes);
 
 // Enqueue the group. Throw Error(unsupported) unless all is bf16, extents are multiples of

@@ -106,7 +106,7 @@ struct Call {
   const void* old;
   void* c;
   float kept;
-  std::array<const float*, 2> inverses = {};  // of a and b in fp8
+  std::array<const float*, 2> inverses = {};  // Fp8Scale::inverse of a and b if they are fp8
 };
 
 }  // namespace
@@ -131,7 +131,7 @@ struct MatMul::Impl {
   CublasLt lt;
   Owned<cublasLtHandle_t> handle;
   atoll::Buffer workspace;
-  std::int32_t multiprocessors = 0;  // that a product may use; 0 means all
+  std::int32_t multiprocessors = 0;  // most multiprocessors of a product; 0: all
   std::map<ProductKey, Prepared> cache;
 
   static Owned<cublasLtHandle_t> make_handle(const CublasLt& lt) {

@@ -12,7 +12,7 @@
 
 namespace train::simulated {
 
-using OpTimes = std::map<std::string, double, std::less<>>;  // seconds by key
+using OpTimes = std::map<std::string, double, std::less<>>;  // seconds by the key of the operation
 
 std::string key_of(const Product& product, bool has_residual);
 std::string key_of(const Operation& operation);
@@ -20,8 +20,8 @@ std::string key_of(const Operation& operation);
 // Ops that measure another Ops: stamps stand before and after each operation.
 class MeasuredOps : public Ops {
  public:
-  // Mean seconds of each operation since the last call. A mean has the time that a process waits
-  // for a core in it, where ranks share cores; a median would not. Waits for the stream.
+  // Mean seconds of each operation since the last call. If ranks share cores, a mean includes the
+  // time that a process waits for a core; a median would not. Waits for the stream.
   virtual OpTimes take(atoll::Stream& stream) = 0;
 };
 // `inner` must outlive the result.

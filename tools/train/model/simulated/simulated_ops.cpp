@@ -13,7 +13,7 @@ namespace {
 
 using atoll::DType;
 
-// Kernels of an operation, and bytes as a multiple of those of atoll's fused kernel.
+// Number of kernels of an operation, and bytes as a multiple of those of atoll's fused kernel.
 struct Passes {
   int kernels = 1;
   double bytes = 1;
@@ -23,9 +23,9 @@ struct Passes {
 // RMSNorm casts to f32, squares, averages, scales and casts back: 36 bytes an element instead of 4.
 // A rotation makes five kernels. SwiGLU stores silu(gate): 5 reads and writes instead of 3, and 9
 // instead of 5 in backward. The loss casts the logits to f32 (6 bytes), takes log_softmax (8) and
-// its gradient (12), casts that back (6) and copies shifted logits: 36 bytes instead of 4. By
-// estimate the backward of a norm costs as much more as forward, and a compiled one and a compiled
-// loss have the factors below.
+// its gradient (12), casts that back (6) and copies shifted logits: 36 bytes instead of 4. It
+// is an estimate that the backward of an eager norm has the factor of its forward; the factors of a
+// compiled norm and of a compiled loss are estimates too.
 struct Profile {
   std::string_view name;
   Passes norm_forward{}, norm_backward{2, 1}, rope{}, swiglu_forward{}, swiglu_backward{}, loss{};
@@ -227,7 +227,7 @@ class SimulatedOps final : public Ops {
   }
 
   // Attention without a fused kernel: whole products, also of masked scores, and passes over the
-  // scores: scale, mask, cast to f32, softmax, cast back. Backward makes as many again.
+  // scores: scale, mask, cast to f32, softmax, cast back. Backward makes as many passes.
   void eager(atoll::Stream& stream, const char* name, const AttentionShape& shape, DType dtype,
              double products) const {
     constexpr int passes = 5;

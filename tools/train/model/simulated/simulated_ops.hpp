@@ -42,11 +42,11 @@ inline constexpr double crowded_elementwise = 0.4;
 struct SimulatedOpsOptions {
   atoll::ComputeModel compute{};
   Framework framework = Framework::atoll;
-  OpTimes times{};  // measured times, which replace those of the model
+  OpTimes times{};  // measured times, which replace those of `compute`
   // Receives the keys of operations that `times` does not have, unless it is empty. May be null;
   // otherwise it must live as long as the ops.
   std::set<std::string>* not_measured = nullptr;
-  bool eager_attention = false;  // scores are stored, as without a fused kernel
+  bool eager_attention = false;  // attention stores its scores, as without a fused kernel
 };
 
 std::unique_ptr<Ops> make_ops(const SimulatedOpsOptions& options);
