@@ -172,6 +172,9 @@ void VerbsTransport::fail(Peer& peer, std::size_t rail, const ibv_wc& completion
         "the other rank's adapter answers nothing: its process has ended, or the network between "
         "both hosts is cut";
   }
+  if (why.empty() && completion.status == IBV_WC_LOC_QP_OP_ERR) {
+    why = "this rank's adapter could not send: its network device may just have gone down";
+  }
   peer.failure = fmt::format("{}: {} (vendor code {:#x}){}{}", hcas_[rail]->name(),
                              ibv_wc_status_str(completion.status), completion.vendor_err,
                              why.empty() ? "" : ": ", why);

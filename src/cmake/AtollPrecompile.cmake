@@ -32,7 +32,7 @@ function(atoll_precompile target)
       # compiled with -fPIE, libraries with -fPIC.
       set_target_properties(${source} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
       target_compile_options(${source} PRIVATE ${CMAKE_CXX_COMPILE_OPTIONS_PIE})
-      atoll_optimize_lightly(${source})
+      atoll_optimize_test(${source})
     endif()
     target_link_libraries(${source} PRIVATE ${libraries})
     target_compile_options(${source} PRIVATE ${ATOLL_PRECOMPILE_OPTIONS})
