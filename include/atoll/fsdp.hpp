@@ -120,6 +120,9 @@ struct Options {
   // Device bytes that the memory plan of seal() may use, excluding optimizer and activations; 0
   // means no limit.
   std::uint64_t memory_bytes = 0;
+  // The engine is made for Engine::memory() alone: seal(), an Optimizer and add_state() plan their
+  // memory and allocate none. Calls that need it throw Error(invalid_argument).
+  bool plan_only = false;
   // The engine uses these two axes of the mesh and leaves the others, such as an axis for tensor
   // parallelism, to the caller: each coordinate on the other axes has a separate engine, whose
   // ranks are Mesh::sub({axes.replicate, axes.shard}).

@@ -138,10 +138,13 @@ void Engine::seal(const std::vector<std::string>& order) {
   });
   // On one shard, whole parameters in the compute type would stay beside the 8-bit ones.
   if (first_quantized(setup)) setup.sharding.resident = false;
-  impl_->storage.allocate();
-  impl_->gathering.seal();
-  impl_->reducing.seal();
-  impl_->pass.seal();
+  impl_->storage.plan_memory();
+  if (!setup.options.plan_only) {
+    impl_->storage.allocate();
+    impl_->gathering.seal();
+    impl_->reducing.seal();
+    impl_->pass.seal();
+  }
   setup.sealed = true;
 }
 

@@ -32,12 +32,12 @@ namespace {
 
 std::uint64_t owned_elements(const UnitState& unit) {
   std::uint64_t sum = 0;
-  for (const UnitBucket& bucket : unit.buckets) sum += bucket.gradient.count;
+  for (const UnitBucket& bucket : unit.buckets) sum += bucket.gradient_elements();
   return sum;
 }
 
 void check(Engine& engine, const OptimizerOptions& options) {
-  EngineAccess::setup(engine).check_sealed("Optimizer");
+  EngineAccess::setup(engine).check_planned("Optimizer");
   require(!EngineAccess::reducing(engine).has_on_final(),
           "Optimizer: the engine has another optimizer already");
   require(
@@ -106,8 +106,8 @@ struct Optimizer::Impl {
     // Waits for the last step, which uses the moments and writes to `outcome`, and for sums of
     // squares that an abandoned step may still be computing.
     settle(scheduler);
-    engine.memory().optimizer -= moment1.bytes() + moment2.bytes();
-    engine.memory().staging -= norm_bytes();
+    engine.memory().optimizer -= moment_bytes;
+    engine.memory().staging -= norm_bytes;
   }
 
   Impl(const Impl&) = delete;
@@ -116,13 +116,16 @@ struct Optimizer::Impl {
   void allocate_moments() {
     if (options.kind == OptimizerOptions::Kind::sgd) return;
     const std::uint64_t bytes = gradient_elements(setup) * size_of(options.moment_dtype);
-    moment1 = engine.device().allocate(bytes);
-    moment2 = engine.device().allocate(bytes);
-    engine.memory().optimizer += moment1.bytes() + moment2.bytes();
-    first_moments = cut_by_bucket(setup, moment1, options.moment_dtype);
-    second_moments = cut_by_bucket(setup, moment2, options.moment_dtype);
-    setup.set_zero(moment1);
-    setup.set_zero(moment2);
+    if (!setup.options.plan_only) {
+      moment1 = engine.device().allocate(bytes);
+      moment2 = engine.device().allocate(bytes);
+      first_moments = cut_by_bucket(setup, moment1, options.moment_dtype);
+      second_moments = cut_by_bucket(setup, moment2, options.moment_dtype);
+      setup.set_zero(moment1);
+      setup.set_zero(moment2);
+    }
+    moment_bytes = 2 * bytes;
+    engine.memory().optimizer += moment_bytes;
   }
 
   void plan_updates() {
@@ -145,22 +148,18 @@ struct Optimizer::Impl {
       blocks += owned_elements(state_of(*unit)) / norm_block;
     }
     const auto shards = static_cast<std::uint64_t>(scheduler.shard_count());
-    local_blocks = device.allocate(blocks * sizeof(double));
-    result = device.allocate(outcome.size() * sizeof(double));
-    reported = device.allocate(outcome.size() * sizeof(double));
-    if (shards > 1) gathered_blocks = device.allocate(blocks * shards * sizeof(double));
-    for (const Buffer* buffer : norm_buffers()) setup.set_zero(*buffer);
-    engine.memory().staging += norm_bytes();
-  }
-
-  std::array<const Buffer*, 4> norm_buffers() const {
-    return {&local_blocks, &result, &reported, &gathered_blocks};
-  }
-
-  std::uint64_t norm_bytes() const {
-    std::uint64_t sum = 0;
-    for (const Buffer* buffer : norm_buffers()) sum += buffer->bytes();
-    return sum;
+    const std::uint64_t of_all = shards > 1 ? blocks * shards : 0;
+    if (!setup.options.plan_only) {
+      local_blocks = device.allocate(blocks * sizeof(double));
+      result = device.allocate(outcome.size() * sizeof(double));
+      reported = device.allocate(outcome.size() * sizeof(double));
+      if (shards > 1) gathered_blocks = device.allocate(of_all * sizeof(double));
+      for (const Buffer* buffer : {&local_blocks, &result, &reported, &gathered_blocks}) {
+        setup.set_zero(*buffer);
+      }
+    }
+    norm_bytes = (blocks + 2 * outcome.size() + of_all) * sizeof(double);
+    engine.memory().staging += norm_bytes;
   }
 
   void gradient_complete(const UnitState& unit, Stream& stream) {
@@ -317,6 +316,7 @@ struct Optimizer::Impl {
   EngineSetup& setup = EngineAccess::setup(engine);
   Scheduler& scheduler = setup.scheduler;
   StepComparison comparison{setup.ranks};
+  std::uint64_t moment_bytes = 0, norm_bytes = 0;  // planned bytes of moments and norms
   Buffer moment1, moment2;
   BucketParts first_moments, second_moments;    // empty for an optimizer without moments
   std::vector<std::vector<BucketUpdate>> plan;  // update of each bucket, by unit and bucket

@@ -104,7 +104,7 @@ std::vector<ParamSettings> settings_of_all(const EngineSetup& setup,
 std::vector<ParamSettings> use_groups(Engine& engine, const OptimizerOptions& options) {
   EngineSetup& setup = EngineAccess::setup(engine);
   agree(setup.ranks, "use_groups", [&] {
-    setup.check_sealed("use_groups");
+    setup.check_planned("use_groups");
     check_groups(setup, options);
     return declarations_of(options);
   });

@@ -35,7 +35,7 @@ Shard shard_of(const EngineSetup& setup, const UnitBucket& bucket) {
 }
 
 void check_state_name(const EngineSetup& setup, std::string_view name) {
-  setup.check_sealed("add_state");
+  setup.check_planned("add_state");
   require(!name.empty(), "add_state: a state needs a name");
   const auto is_allowed = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
@@ -114,7 +114,7 @@ void initialize_narrow(const Device& device, Stream& stream, const Segment& segm
 std::uint64_t gradient_elements(const EngineSetup& setup) {
   std::uint64_t sum = 0;
   for (const auto& unit : setup.units) {
-    for (const UnitBucket& bucket : state_of(*unit).buckets) sum += bucket.gradient.count;
+    for (const UnitBucket& bucket : state_of(*unit).buckets) sum += bucket.gradient_elements();
   }
   return sum;
 }
@@ -167,9 +167,12 @@ void Engine::add_state(std::string_view name) {
     return {{"the name of the state", "\"" + std::string(name) + "\""}};
   });
   OwnState state;
-  state.memory = allocate_on_all(setup, gradient_elements(setup));
-  state.parts = cut_by_bucket(setup, state.memory, DType::f32);
-  memory().optimizer += state.memory.bytes();
+  const std::uint64_t elements = gradient_elements(setup);
+  if (!setup.options.plan_only) {
+    state.memory = allocate_on_all(setup, elements);
+    state.parts = cut_by_bucket(setup, state.memory, DType::f32);
+  }
+  memory().optimizer += elements * sizeof(float);
   setup.states.emplace(name, std::move(state));
 }
 
@@ -195,14 +198,16 @@ void Engine::add_state(
   });
   std::uint64_t sum = 0;
   each_trained(setup, [&](std::size_t unit, std::size_t p) { sum += state.counts[unit][p]; });
-  state.memory = allocate_on_all(setup, sum);
-  for (const auto& unit : setup.units) state.wholes.emplace_back(unit->params().size());
-  std::uint64_t offset = 0;
-  each_trained(setup, [&](std::size_t unit, std::size_t p) {
-    state.wholes[unit][p] = state.memory.view(DType::f32).part(offset, state.counts[unit][p]);
-    offset += state.counts[unit][p];
-  });
-  memory().optimizer += state.memory.bytes();
+  if (!setup.options.plan_only) {
+    state.memory = allocate_on_all(setup, sum);
+    for (const auto& unit : setup.units) state.wholes.emplace_back(unit->params().size());
+    std::uint64_t offset = 0;
+    each_trained(setup, [&](std::size_t unit, std::size_t p) {
+      state.wholes[unit][p] = state.memory.view(DType::f32).part(offset, state.counts[unit][p]);
+      offset += state.counts[unit][p];
+    });
+  }
+  memory().optimizer += sum * sizeof(float);
   setup.states.emplace(name, std::move(state));
 }
 

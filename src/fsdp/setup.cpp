@@ -183,8 +183,13 @@ void EngineSetup::set_zero(const Buffer& buffer) {
   stream.synchronize();
 }
 
-void EngineSetup::check_sealed(std::string_view call) const {
+void EngineSetup::check_planned(std::string_view call) const {
   require(sealed, "{}: call Engine::seal() first", call);
+}
+
+void EngineSetup::check_sealed(std::string_view call) const {
+  check_planned(call);
+  require(!options.plan_only, "{}: the engine plans memory alone (Options::plan_only)", call);
 }
 
 void EngineSetup::begin_fill(const Segment& segment) {

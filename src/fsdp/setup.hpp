@@ -59,6 +59,8 @@ struct UnitBucket {
   View unsharded_gradient;  // gradient sum over micro batches; empty if units share buffers
 
   std::string label() const;  // name that is unique in the unit, such as "frozen f32"
+  // Elements of `gradient`, also if the engine only plans memory.
+  std::uint64_t gradient_elements() const { return trainable ? layout.shard_elements() : 0; }
 };
 
 struct UnitState {
@@ -191,7 +193,9 @@ struct EngineSetup {
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
   World& world() const { return ranks.world(); }  // throws if the World has been destroyed
   DeviceOps& ops() const noexcept { return options.device.ops(); }
-  // Throws Error(invalid_argument) that names `call`, unless Engine::seal() has been called.
+  // Throw Error(invalid_argument) that names `call`, unless Engine::seal() has been called.
+  // check_sealed() also throws it if the engine has no memory (Options::plan_only).
+  void check_planned(std::string_view call) const;
   void check_sealed(std::string_view call) const;
   void begin_fill(const Segment& segment);  // stores the name of the parameter in `unfilled`
   // Throws Error(invalid_argument) that names `call`, while parameters have no values.

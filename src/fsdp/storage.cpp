@@ -77,9 +77,11 @@ std::string line_of(const MemoryPlan& plan) {
 }  // namespace
 
 std::string MemoryPlan::to_string() const {
-  std::string text = fmt::format("{:<34}{:>16}\n", "memory of this rank", "bytes");
-  for (const auto& [what, bytes] : rows_of(*this))
-    text += fmt::format("  {:<32}{:>16}\n", what, bytes);
+  std::string text = fmt::format("{:<34}{:>16}{:>11}\n", "memory of this rank", "bytes", "GiB");
+  for (const auto& [what, bytes] : rows_of(*this)) {
+    constexpr double gib = 1U << 30U;
+    text += fmt::format("  {:<32}{:>16}{:>11.3f}\n", what, bytes, static_cast<double>(bytes) / gib);
+  }
   return text;
 }
 
@@ -153,7 +155,6 @@ std::uint64_t Storage::plan_scratch() {
 }
 
 void Storage::allocate() {
-  plan_memory();
   scheduler_.reserve_scratch(Lane::reduce, scratch_bytes_[0]);
   scheduler_.reserve_scratch(Lane::replicate, scratch_bytes_[1]);
   allocate_parameters();

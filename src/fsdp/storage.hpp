@@ -21,9 +21,11 @@ class Storage {
  public:
   explicit Storage(EngineSetup& setup) : setup_(setup) {}
 
-  // Plans and allocates all buffers. Collective. If the plan exceeds Options::memory_bytes, throws
-  // Error(invalid_argument) that shows the plan, before anything is allocated. Master parameters
-  // and gradients are filled with zeros.
+  // Plans all buffers. If the plan exceeds Options::memory_bytes, throws Error(invalid_argument)
+  // that shows the plan.
+  void plan_memory();
+  // Allocates what plan_memory() has planned. Collective. Master parameters and gradients are
+  // filled with zeros.
   void allocate();
   MemoryPlan& plan() noexcept { return memory_; }
 
@@ -54,7 +56,6 @@ class Storage {
   std::vector<Content> contents() const;
 
  private:
-  void plan_memory();
   std::uint64_t plan_casts(std::uint64_t shard_elements);
   std::uint64_t plan_scratch();
   bool has_separate_master(const UnitBucket& bucket) const;

@@ -45,6 +45,40 @@ TEST_CASE("on four ranks full_shard needs a quarter of the state plus buffers fo
   CHECK(quarter.whole_gradients == 2 * unit_bytes);
 }
 
+TEST_CASE("an engine that only plans has the plan of one that runs, and no memory") {
+  for (const Strategy strategy : {Strategy::no_shard, Strategy::full_shard, Strategy::shard_grad}) {
+    run_thread_ranks(2, [&](atoll::World& world) {
+      const auto plan = [&](bool plan_only) {
+        fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}),
+                            {.strategy = strategy, .plan_only = plan_only});
+        engine.add_unit("a", {{"w", {3, 128, 128}, {}}});
+        engine.add_unit("b", {{"w", {77}, {}}});
+        engine.seal({"a", "b"});
+        engine.add_state("average");
+        engine.add_state("counts", [](const auto&, const auto&) { return 5; });
+        const std::uint64_t before = engine.device().allocated_bytes();
+        const std::string sealed = engine.memory().to_string();
+        std::string text;
+        {
+          const fsdp::Optimizer optimizer(engine, {.moment_dtype = atoll::DType::bf16});
+          text = engine.memory().to_string();
+          if (plan_only) CHECK(engine.device().allocated_bytes() == before);
+        }
+        CHECK(engine.memory().to_string() == sealed);
+        if (plan_only) {
+          CHECK_THROWS_WITH_AS(engine.initialize(1), doctest::Contains("Options::plan_only"),
+                               atoll::Error);
+          auto stream = engine.device().stream();
+          CHECK_THROWS_WITH_AS(static_cast<void>(engine.begin({}, stream)),
+                               doctest::Contains("Options::plan_only"), atoll::Error);
+        }
+        return text;
+      };
+      CHECK(plan(true) == plan(false));
+    });
+  }
+}
+
 // Trains an engine with units of these sizes for two steps. Returns its staging memory, and checks
 // that it needs no more memory than planned.
 std::uint64_t staging_of_steps(const atoll::Mesh& mesh, const fsdp::Options& options,
