@@ -26,13 +26,13 @@ using busbw::Job;
 using busbw::Options;
 using busbw::Table;
 
-// Exit codes of nccl-tests.
+// 0, 1, 3 and 4 are exit codes of nccl-tests.
 constexpr int exit_ok = 0;
 constexpr int exit_internal = 1;
+constexpr int exit_usage = 2;
 constexpr int exit_library = 3;
 constexpr int exit_timeout = 4;
 constexpr int exit_unsupported = 5;
-constexpr int exit_usage = 6;
 constexpr int exit_below = 7;  // exit code if data is wrong or a rate is too low
 
 // Whether this process is rank 0 according to the variables of launchers. Needed before there is a
@@ -233,6 +233,6 @@ int main(int argc, char** argv) {
   } catch (const atoll::Error& error) {  // error in the command line, or in a file that it names
     return fail_alike(speaker, error.what(), status_of(error));
   } catch (const std::exception& error) {  // error in the command line
-    return fail_alike(speaker, std::string(error.what()) + " (see --help)", exit_usage);
+    return fail_alike(speaker, std::string(error.what()) + " (see --help-all)", exit_usage);
   }
 }

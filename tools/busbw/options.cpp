@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <stdexcept>
 
 #include "atoll/error.hpp"
 #include "cli/cli.hpp"
@@ -35,9 +36,12 @@ std::vector<Known> parse_list(const std::string& text, const std::array<Known, s
       list.push_back(*found);
       continue;
     }
-    std::string names;
-    for (const Known& one : all) names += fmt::format("{}, ", name(one));
-    refuse(fmt::format("{} {}: not one of {}all", option, item, names));
+    std::vector<std::string> names;
+    for (const Known& one : all) names.emplace_back(name(one));
+    names.emplace_back("all");
+    const std::string meant = cli::nearest(item, names);
+    refuse(fmt::format("{} {}: not one of {}{}", option, item, fmt::join(names, ", "),
+                       meant.empty() ? "" : "; did you mean " + meant + "?"));
   }
   return list;
 }
@@ -271,10 +275,10 @@ constexpr const char* footer =
     "Exit status:\n"
     "  0  success\n"
     "  1  internal error, file that cannot be read or written\n"
+    "  2  error in the command line\n"
     "  3  failure of the library: a lost rank, a backend error, out of memory\n"
     "  4  timeout\n"
     "  5  operation or backend not supported, or no verdict of --pairs\n"
-    "  6  error in the command line\n"
     "  7  wrong data, average below 0.9 x NCCL_TESTS_MIN_BW, row below --expect, finding of "
     "--pairs";
 
@@ -297,12 +301,16 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
   for (const char* other : {"--axis", "--expect", "--plot", "--save"})
     app.get_option("--pairs")->excludes(app.get_option(other));
   app.footer(footer);
-  cli::add_common_options(app);
+  cli::add_common_options(app, {},
+                          {"--collective", "-b", "-e", "-f", "-d", "-o", "-n", "-w", "-c", "--axis",
+                           "--backend", "--device", "--pairs", "--expect", "--json", "--plot"});
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // the request was --help, --version or the like
     if (speaks == Speaks::yes) app.exit(request);
     return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw std::runtime_error(cli::complaint(app, error));
   }
   read_environment(options);
   check(options, app);

@@ -7,9 +7,9 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <sstream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "atoll/error.hpp"
@@ -42,15 +42,6 @@ std::vector<std::string> names_of(const CLI::Option& option) {
   if (names.empty()) names.push_back(option.get_name(true));
   return names;
 }
-
-// Prints names alone. CLI11 itself adds "{false}" to the name of a flag that turns something off.
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
-    if (is_positional) return CLI::Formatter::make_option_name(option, true);
-    return fmt::format("{}", fmt::join(names_of(*option), ","));
-  }
-};
 
 std::vector<const CLI::Option*> options_in(const CLI::App& app, const std::string& group) {
   return app.get_options([&](const CLI::Option* option) { return option->get_group() == group; });
@@ -143,11 +134,12 @@ void write(const std::filesystem::path& file, const std::string& text) {
 
 }  // namespace
 
-void add_common_options(CLI::App& app, const std::string& features) {
+void add_common_options(CLI::App& app, const std::string& features,
+                        std::vector<std::string> common) {
   std::string version = fmt::format("{} {}\nlibatoll {}: {}", app.get_name(), ATOLL_VERSION,
                                     atoll::version(), atoll::build_features());
   if (!features.empty()) version += '\n' + features;
-  app.formatter(std::make_shared<HelpFormatter>());
+  add_help(app, std::move(common));
   app.set_version_flag("--version", version, "print the version and what was built in")
       ->group("Options");
   app.add_option_function<std::string>(

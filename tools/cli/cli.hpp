@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -16,12 +17,14 @@ class Option;
 
 namespace cli {
 
-// Adds --version and the hidden option --generate FOLDER, which writes manual_page() and
-// bash_completion() to FOLDER/man/man1/NAME.1 and FOLDER/bash-completion/completions/NAME. Like
-// --help, both options make App::parse() throw CLI::Success. `features` is a line of text that
-// --version prints below the features of the library. Call this function after all other options
-// have been declared. Writing throws atoll::Error(io).
-void add_common_options(CLI::App& app, const std::string& features = {});
+// Adds --version, --help-all and the hidden option --generate FOLDER, which writes manual_page()
+// and bash_completion() to FOLDER/man/man1/NAME.1 and FOLDER/bash-completion/completions/NAME. Like
+// --help, they make App::parse() throw CLI::Success. `features` is a line of text that --version
+// prints below the features of the library. --help shows the options of `common` alone, or all
+// options if it is empty. Call this function after all other options have been declared. Writing
+// throws atoll::Error(io).
+void add_common_options(CLI::App& app, const std::string& features = {},
+                        std::vector<std::string> common = {});
 
 // Returns a page of section 1 for man(1). A paragraph of the footer that begins with a title and a
 // colon ("Examples:") becomes a section.
@@ -42,6 +45,10 @@ CLI::Option* add_config_option(CLI::App& app);
 // them the other options as comments with their default values.
 std::string config_text(const CLI::App& app);
 
+// --- help.cpp: --help and --help-all, in lines that fit the terminal, at most 100 columns ---
+
+void add_help(CLI::App& app, std::vector<std::string> common);
+
 // --- complaint.cpp: the line that a program prints for a wrong command line ---
 
 // A flag of other programs, without hyphens and in lower case, with "-" between words, and ours.
@@ -50,8 +57,12 @@ struct ForeignName {
   std::string_view ours;
 };
 
+// Returns the word with the name most similar to `word`; "" if none is similar. Case, and "_" or
+// "-", make no difference.
+std::string nearest(std::string_view word, const std::vector<std::string>& words);
+
 // Returns what is wrong. For an unknown flag it suggests the flag that `foreign` gives for its
-// name, or the one with the most similar name.
+// name, or the one with the most similar name, and for an unknown value the most similar one.
 std::string complaint(const CLI::App& app, const CLI::Error& error,
                       std::span<const ForeignName> foreign = {});
 

@@ -43,22 +43,43 @@ std::string meant(const CLI::App& app, const std::string& name,
                   std::span<const ForeignName> foreign) {
   const auto known = std::ranges::find(foreign, name, &ForeignName::theirs);
   if (known != foreign.end()) return std::string(known->ours);
-  std::string nearest;
-  // Two swapped letters count as two. Of a short name, only one letter may differ.
-  std::size_t least = name.size() <= 3 ? 2 : std::max(std::size_t{3}, name.size() / 3 + 1);
+  std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;  // hidden options have no group name
-    for (const std::string& own : option->get_lnames()) {
-      const std::size_t letters = distance(name, own);
-      if (letters >= least) continue;
-      least = letters;
-      nearest = "--" + own;
-    }
+    for (const std::string& own : option->get_lnames()) names.push_back(own);
   }
-  return nearest;
+  const std::string found = nearest(name, names);
+  return found.empty() ? "" : "--" + found;
+}
+
+// The words of "--flag: word not in {a,b}", which CLI::IsMember throws, and "word".
+struct NotIn {
+  std::string word;
+  std::vector<std::string> words;
+};
+NotIn not_in(const std::string& what) {
+  const std::size_t at = what.find(" not in {"), end = what.find('}', at);
+  if (at == what.npos || end == what.npos) return {};
+  const std::size_t list = what.find('{', at) + 1, before = what.rfind(' ', at - 1);
+  return {what.substr(before + 1, at - before - 1),
+          CLI::detail::split(what.substr(list, end - list), ',')};
 }
 
 }  // namespace
+
+std::string nearest(std::string_view word, const std::vector<std::string>& words) {
+  const std::string name = plain(word);
+  std::string found;
+  // Two swapped letters count as two. Of a short name, only one letter may differ.
+  std::size_t least = name.size() <= 3 ? 2 : std::max(std::size_t{3}, name.size() / 3 + 1);
+  for (const std::string& own : words) {
+    const std::size_t letters = distance(name, plain(own));
+    if (letters >= least) continue;
+    least = letters;
+    found = own;
+  }
+  return found;
+}
 
 std::string complaint(const CLI::App& app, const CLI::Error& error,
                       std::span<const ForeignName> foreign) {
@@ -66,14 +87,24 @@ std::string complaint(const CLI::App& app, const CLI::Error& error,
   if (const auto at = what.find(": At Most 1 required"); at != what.npos) {
     return what.substr(0, at) + ": the flag is given more than once";
   }
-  if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) return what;
+  const auto ask = [](const std::string& suggestion) {
+    return suggestion.empty() ? "" : "; did you mean " + suggestion + "?";
+  };
+  if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    const NotIn wrong = not_in(what);
+    return what + ask(nearest(wrong.word, wrong.words));
+  }
   const std::vector<std::string> words = app.remaining();
   const auto flag =
       std::ranges::find_if(words, [](const std::string& word) { return word.starts_with("--"); });
-  if (flag == words.end()) return what;
-  const std::string suggestion = meant(app, plain(*flag), foreign);
+  if (flag == words.end()) {
+    return fmt::format("unexpected argument{}: {}", words.size() == 1 ? "" : "s",
+                       fmt::join(words, " "));
+  }
+  const std::string ours = meant(app, plain(*flag), foreign);
+  // What another program has as a flag may be a program or a variable here.
   return fmt::format("{}: there is no such flag{}", flag->substr(0, flag->find('=')),
-                     suggestion.empty() ? "" : "; did you mean " + suggestion + "?");
+                     ours.empty() || ours.starts_with("--") ? ask(ours) : "; use " + ours);
 }
 
 }  // namespace cli

@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -55,8 +56,15 @@ class Reader final : public CLI::Config {
                                              error.source().begin.line, error.description()));
     }
     std::vector<CLI::ConfigItem> lines;
+    std::map<const CLI::Option*, std::string> names;  // by the flag that they set
     for (const auto& [key, node] : table) {
       CLI::ConfigItem line = item(key.str(), node);
+      const auto [other, is_new] =
+          names.try_emplace(app_.get_option_no_throw("--" + line.name), line.name);
+      if (!is_new) {
+        refuse(node.source().begin.line, "{} and {} are names of one flag: remove one of them",
+               toml_text(other->second), toml_text(line.name));
+      }
       if (!line.inputs.empty()) lines.push_back(std::move(line));
     }
     return lines;
@@ -76,8 +84,8 @@ class Reader final : public CLI::Config {
     const CLI::Option* const option = app_.get_option_no_throw("--" + std::string(name));
     if (option == nullptr || !option->get_configurable()) {
       refuse(line,
-             "{} is no flag that a file can set: write the names of --help without the "
-             "first hyphens",
+             "{} is no flag that a file can set: write the names of --help-all without "
+             "the first hyphens",
              toml_text(name));
     }
     CLI::ConfigItem result;
@@ -115,9 +123,11 @@ std::optional<std::string> number_in(const std::string& text) {
   }
 }
 
-// Options whose default is a number hold numbers.
+// Options whose type or default is a number hold numbers.
 std::string written(const CLI::Option& option, const std::string& value) {
-  const auto number = number_in(option.get_default_str()) ? number_in(value) : std::nullopt;
+  const bool is_number =
+      option.get_type_name() == "FLOAT" || number_in(option.get_default_str()).has_value();
+  const auto number = is_number ? number_in(value) : std::nullopt;
   return number ? *number : toml_text(value);
 }
 

@@ -179,7 +179,10 @@ void declare(CLI::App& app, Flags& flags) {
   declare_cluster(app, flags);
   declare_results(app, flags);
   exclude(app);
-  cli::add_common_options(app);
+  cli::add_common_options(app, {},
+                          {"--model", "--seq", "--global-batch", "--dtype", "--strategy", "--mesh",
+                           "--gpu", "--topology", "--hosts", "--gpus-per-host", "--intra",
+                           "--inter", "--explain", "--growth", "--json", "--html"});
 }
 
 void check(const Flags& flags) {

@@ -327,7 +327,7 @@ int main(int argc, char** argv) {
                "atoll-plan");
   app.footer(examples);
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return "atoll-plan: " + cli::complaint(*failed, error) + " (--help lists the flags)\n";
+    return "atoll-plan: " + cli::complaint(*failed, error) + " (--help-all lists the flags)\n";
   });
   Flags flags;
   try {

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <span>
+#include <stdexcept>
 #include <string_view>
 
 #include "atoll/error.hpp"
@@ -209,6 +210,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
   } catch (const CLI::Success& request) {  // thrown for --help, --version and the like
     app.exit(request);
     return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw std::runtime_error(cli::complaint(app, error));
   }
   options.catalog = options.cluster == std::vector<std::string>{"list"};
   check(options);

@@ -51,10 +51,30 @@ TEST_CASE("a completion has every option, and the values of options that list th
   const Example example;
   const std::string script = cli::bash_completion(example.app);
   CHECK(script.find("    --format) words='tree json' ;;\n") != std::string::npos);
-  CHECK(script.find("words='-h --help --format -o --output --quiet --loud --version' ;;\n") !=
+  CHECK(script.find(
+            "words='-h --help --format -o --output --quiet --loud --help-all --version' ;;\n") !=
         std::string::npos);
   CHECK(script.ends_with("complete -o default -F _atoll_show atoll-show\n"));
   CHECK(script.find("--generate") == std::string::npos);
+}
+
+TEST_CASE("help fits 100 columns, and shows the common flags first") {
+  CLI::App app("Shows a thing.", "atoll-show");
+  std::string one, two;
+  app.add_option("--one", one,
+                 "a text that is longer than one line of the help, which has at most one hundred "
+                 "columns, and goes on in a second line");
+  app.add_option("--two", two, "another")->check(CLI::IsMember({"a", "b"}));
+  cli::add_common_options(app, "", {"--one"});
+  const std::string some = app.help();
+  CHECK(some.find("--two") == some.npos);
+  CHECK(some.find("atoll-show --help-all lists all 5 flags.\n") != some.npos);
+  CHECK(
+      some.find("\n  --one TEXT                  a text that is longer than one line of the help, "
+                "which has at most one\n                              hundred columns, and goes on "
+                "in a second line\n") != some.npos);
+  const std::string all = app.help("", CLI::AppFormatMode::All);
+  CHECK(all.find("\n  --two TEXT:{a,b}            another\n") != all.npos);
 }
 
 TEST_CASE("--version names the program, the library and what was built in") {

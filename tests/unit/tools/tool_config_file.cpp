@@ -126,7 +126,7 @@ TEST_CASE("an empty list is an option that was not given, as the written file ha
 
 TEST_CASE("a wrong line is named, and changes nothing in silence") {
   CHECK(refusal("rate = 1\n\nrates = 2\n") ==
-        "--config: line 3: 'rates' is no flag that a file can set: write the names of --help "
+        "--config: line 3: 'rates' is no flag that a file can set: write the names of --help-all "
         "without the first hyphens");
   CHECK(refusal("dry = true\n").find("'dry' is no flag that a file can set") != std::string::npos);
   CHECK(refusal("config = 'x'\n").find("is no flag that a file can set") != std::string::npos);
