@@ -133,9 +133,9 @@ class Bench {
     options.mesh = fmt::format("{}x{}", world_.hosts().size(), world_.hosts()[0].ranks.size());
     options.backend = backend;
     options.threads = 1;
-    options.lr_warmup = 0;
-    options.warmup_steps = 2;
-    options.steps = options.warmup_steps + arguments_.steps;
+    options.warmup_steps = 0;
+    options.untimed_steps = 2;
+    options.steps = options.untimed_steps + arguments_.steps;
     options.out = (fs::path(folder_) / "out").string();
     options.save_checkpoint = false;
     options.quiet = true;

@@ -19,7 +19,7 @@ from python import SOURCE, atoll_data, has
 TRAIN, RUN_RANKS = (Path(program).resolve() for program in sys.argv[1:3])
 ALPACA = SOURCE / "tests" / "train" / "alpaca.json"
 TOKENIZER = SOURCE / "tests" / "train" / "tokenizer.model"
-FLAGS = ["--steps", "2", "--seq", "96", "--global-batch", "4", "--threads", "1", "--peak-seconds", "0.01", "--lr-warmup", "0",
+FLAGS = ["--steps", "2", "--seq", "96", "--global-batch", "4", "--threads", "1", "--peak-seconds", "0.01", "--warmup-steps", "0",
          "--no-checkpoint", "--quiet"]
 # A rank works in its own folder, if there is one, and tells its process id.
 AS_RANK = 'cd "rank$ATOLL_RANK" 2>/dev/null; echo $$ >"$FOLDER/pid$ATOLL_RANK"; exec "$@"'

@@ -137,10 +137,11 @@ sanitized() {
 }
 
 # train NAME RANKS FLAG...: trains for 50 steps, or $training_steps, and writes the results to the folder NAME.
-# Several ranks say how NCCL connected them.
+# In f32, unless the flags say otherwise. Several ranks say how NCCL connected them.
 train() {
   local name=$1 n=$2
   shift 2
+  [[ " $* " == *" --dtype "* ]] || set -- --dtype f32 "$@"
   ranks "$n" 500 "$work/atoll-train" --data demo --model mistral-tiny --seq 256 --global-batch 8 \
     --steps "${training_steps:-50}" --no-checkpoint --peak-seconds 0.01 --quiet --out "$work/$name" "$@" || return
   ((n == 1)) || sed -n 's/.*"transports": *"\([^"]*\)".*/note: \1/p' "$work/$name/metrics.json"
@@ -208,7 +209,7 @@ planned() {
   "$work/atoll-plan" --machine "$out/machine.json" "${job[@]}" --vocab 32000 --gpus-per-host 1 --recompute none \
     --strategy no_shard --json "$out/plan.json" || return
   ranks 1 200 "$work/atoll-train" "${job[@]}" --data synthetic --tokenizer ids:32000 --pad-to seq --global-batch 8 \
-    --device cuda --strategy no_shard --recompute none --steps 20 --warmup-steps 5 --no-checkpoint --quiet \
+    --device cuda --strategy no_shard --recompute none --steps 20 --untimed-steps 5 --no-checkpoint --quiet \
     --out "$work/planned" || return
   step=$(grep -o '"seconds": *[0-9.e-]*' "$work/planned/steps.jsonl" | tail -n 15 | grep -o '[0-9.e-]*$' | sort -g | sed -n 8p)
   expected=$(grep -o '"step_s": *[0-9.e-]*' "$out/plan.json" | head -n 1 | grep -o '[0-9.e-]*$')

@@ -31,7 +31,7 @@ train::RunOptions options_of(const TemporaryFolder& folder) {
   options.global_batch = 4;
   options.micro_batch = 2;
   options.steps = std::getenv("ATOLL_TEST_LONG") ? 50 : 4;
-  options.warmup_steps = 1;
+  options.untimed_steps = 1;
   return options;
 }
 

@@ -19,7 +19,7 @@ train::RunOptions base(const TemporaryFolder& folder) {
   train::RunOptions options = plain_run(folder.path());
   options.global_batch = 4;
   options.lr = 3e-3;
-  options.lr_warmup = 0;
+  options.warmup_steps = 0;
   options.steps = 2;
   return options;
 }

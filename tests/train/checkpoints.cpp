@@ -25,7 +25,7 @@ namespace {
 
 train::RunOptions base(const TemporaryFolder& folder) {
   train::RunOptions options = small_run(folder.path());
-  options.lr_warmup = 2;
+  options.warmup_steps = 2;
   options.steps = 4;
   return options;
 }

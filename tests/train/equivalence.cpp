@@ -48,7 +48,7 @@ train::RunOptions base(const TemporaryFolder& folder) {
   options.freeze = {"model.layers.0.mlp.up_proj.weight", "*post_attention_layernorm.weight"};
   options.samples = 60;
   options.lr = 3e-4;
-  options.lr_warmup = 0;
+  options.warmup_steps = 0;
   return options;
 }
 

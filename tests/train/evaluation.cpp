@@ -1,6 +1,8 @@
 // The loss of an evaluation, mixed data and the queue of steps in whole runs.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -104,6 +106,52 @@ TEST_CASE("evaluations change no weight and no figure of the training") {
   }
 }
 
+TEST_CASE("the best evaluation: its checkpoint stays, and a run without a better one ends") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.lr = 1e-2;
+  options.lr_schedule = "linear";
+  options.lr_min_ratio = 1;
+  options.steps = 40;
+  options.save_checkpoint = true;
+  options.keep_last = 1;
+  options.keep_best = true;
+  options.early_stopping = 2;
+  options.group = {"*:lr_scale=40"};  // diverges after a while
+  const auto job = run_job(2, options);
+  check_ranks_agree(job);
+  const auto losses = eval_losses(job.front());
+  REQUIRE(losses.size() < 40);
+  REQUIRE(losses.size() % 2 == 0);
+  std::size_t best = 1;
+  for (std::size_t i = 1; i < losses.size(); i += 2) best = losses[i] < losses[best] ? i : best;
+  CHECK(losses.size() == best + 1 + 2 * 2);
+  const std::filesystem::path out = options.out;
+  CHECK(std::filesystem::read_symlink(out / "best").filename() ==
+        fmt::format("step-{:08}", best + 1));
+  CHECK(std::filesystem::exists(out / "best" / "index.json"));
+  CHECK(std::filesystem::read_symlink(out / "checkpoint").filename() ==
+        fmt::format("step-{:08}", losses.size()));
+  std::size_t kept = 0;
+  for ([[maybe_unused]] const auto& each :
+       std::filesystem::directory_iterator(out / "checkpoints")) {
+    ++kept;
+  }
+  CHECK(kept == 2);
+  // The best checkpoint gives its loss again. A resumed run knows which evaluation was the best.
+  options.resume = (out / "best").string();
+  const auto again = run_job(1, options).front();
+  CHECK(eval_losses(again)[1] == doctest::Approx(losses[best + 2]).epsilon(1e-3));
+  CHECK(again.run.steps.size() == 4);
+  // A run that has ended takes no further step, unless its evaluation is on other samples.
+  options.resume = (out / "checkpoint").string();
+  CHECK(run_job(2, options).front().run.steps.empty());
+  options.eval_split = 0;
+  options.eval_data = options.data;
+  options.resume_with_changes = {"data"};
+  CHECK(run_job(2, options).front().run.steps.size() > 1);
+}
+
 TEST_CASE("mixed token files train alike on any number of ranks") {
   const TemporaryFolder folder;
   auto options = base(folder);
@@ -129,6 +177,9 @@ TEST_CASE("wrong flags of data are refused on every rank") {
   refuses([](auto& o) { o.eval_split = 1; }, "--eval-split: must be in [0, 1)");
   refuses([](auto& o) { o.eval_split = 0; }, "--eval-every: needs --eval-data");
   refuses([](auto& o) { o.eval_data = "demo"; }, "use one of them");
+  refuses([](auto& o) { o.early_stopping = 2, o.eval_every = 0; },
+          "--early-stopping: needs an eval");
+  refuses([](auto& o) { o.keep_best = true, o.eval_every = 0; }, "--keep-best: needs an eval");
   refuses([](auto& o) { o.train_on = "some"; }, "--train-on some: use one of output, all");
   refuses([](auto& o) { o.data = "demo:0"; }, "a weight must be above 0");
   refuses([](auto& o) { o.data_type = "int8"; }, "--data-type int8: use uint16 or uint32");

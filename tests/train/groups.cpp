@@ -19,7 +19,7 @@ train::RunOptions base(const TemporaryFolder& folder, const std::string& optimiz
   train::RunOptions options = small_run(folder.path());
   options.optimizer = optimizer;
   options.samples = 8;
-  options.lr_warmup = 0;
+  options.warmup_steps = 0;
   options.steps = 1;
   options.clip = 0;  // with clipping, a group would change the steps of all parameters
   options.save_checkpoint = false;

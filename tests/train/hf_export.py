@@ -130,7 +130,7 @@ def check_loss(root, name, config):
     tokens = torch.randint(3, config["vocab_size"], (ROWS * SEQ + 1,)).tolist()
     (root / "ids").write_bytes(b"".join(token.to_bytes(2, "little") for token in tokens))
     metrics = train(root / f"{name}-run", "--model", given, "--data", f"raw:{root / 'ids'}", "--data-type", "uint16",
-                    "--tokenizer", "ids:101", "--seq", SEQ, "--steps", 1, "--lr", 0, "--lr-warmup", 0,
+                    "--tokenizer", "ids:101", "--seq", SEQ, "--steps", 1, "--lr", 0, "--warmup-steps", 0,
                     "--weight-decay", 0, "--export", exported)
     loss = loss_by_transformers(given, tokens)
     print(f"{name}: loss {metrics['loss_first']:.6f}, by transformers {loss:.6f}")
@@ -141,7 +141,7 @@ def check_loss(root, name, config):
 def check_adapters(root, base, targets):
     root = root / targets.replace("*", "+")
     root.mkdir()
-    flags = ("--model", base, "--lora-rank", 4, "--lora-targets", targets, "--steps", 4, "--lr", 0.05, "--lr-warmup", 0)
+    flags = ("--model", base, "--lora-rank", 4, "--lora-targets", targets, "--steps", 4, "--lr", 0.05, "--warmup-steps", 0)
     train(root / "lora", *flags, "--export", root / "adapters")
     train(root / "lora2", *flags, "--lora-merge", "--export", root / "merged")
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)

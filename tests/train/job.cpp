@@ -242,6 +242,8 @@ train::RunOptions plain_run(const std::filesystem::path& folder, bool tied) {
   options.seq = 128;
   options.global_batch = 2;
   options.steps = 3;
+  options.lr = 1e-3;  // also for a run that starts from weights
+  options.dtype = "f32";
   options.threads = 1;
   options.save_checkpoint = false;
   options.quiet = true;

@@ -21,7 +21,7 @@ train::RunOptions base(const TemporaryFolder& folder) {
   options.samples = 12;
   options.global_batch = 3;  // one micro batch of 3 samples on 4 ranks
   options.lr = 3e-3;
-  options.lr_warmup = 0;
+  options.warmup_steps = 0;
   options.steps = 8;
   return options;
 }

@@ -27,7 +27,7 @@ train::RunOptions diverging(const TemporaryFolder& folder) {
   train::RunOptions options = small_run(folder.path());
   options.optimizer = "sgd";
   options.lr = 1e30;
-  options.lr_warmup = 0;
+  options.warmup_steps = 0;
   options.clip = 0;
   options.steps = 8;
   options.save_checkpoint = false;

@@ -31,7 +31,7 @@ train::RunOptions base(const TemporaryFolder& folder) {
   options.samples = 40;
   options.global_batch = 6;
   options.steps = steps;
-  options.warmup_steps = 3;
+  options.untimed_steps = 3;
   options.mesh = "2x2";
   options.save_checkpoint = true;
   return options;
@@ -93,7 +93,7 @@ void check_metrics(const json& metrics, const train::RunResult& run) {
   CHECK(metrics["run_name"] == "a-run");
   CHECK(metrics["model"] == "small");
   CHECK(metrics["steps"] == steps);
-  CHECK(metrics["warmup_steps"] == 3);
+  CHECK(metrics["untimed_steps"] == 3);
   CHECK(metrics["loss_first"].get<double>() == doctest::Approx(run.steps.front().loss));
   double sum = 0;
   for (const auto& step : run.steps) sum += step.loss;
@@ -216,7 +216,8 @@ TEST_CASE("flags that ranks compare, and that a resumed run must share") {
   }
   CHECK(saved.contains("threads"));
   CHECK_FALSE(compared.contains("threads"));
-  CHECK(train::to_json(options, Use::early) == json{{"dry_run", false}, {"show_data", 0}});
+  CHECK(train::to_json(options, Use::early) ==
+        json{{"dry_run", false}, {"evaluate", false}, {"show_data", 0}});
   const auto resumed = [&] { return train::to_json(options, Use::resumed); };
   CHECK(resumed().contains("beta1"));
   CHECK_FALSE(resumed().contains("momentum"));

@@ -25,7 +25,7 @@ train::RunOptions base(const TemporaryFolder& folder, bool tied = false) {
   options.samples = 40;  // so few samples that an epoch ends in the resumed part
   options.global_batch = 5;
   options.lr = 3e-4;
-  options.lr_warmup = 8;  // long enough that the learning rate still warms up after resuming
+  options.warmup_steps = 8;  // long enough that the learning rate still warms up after resuming
   options.steps = last_step;
   return options;
 }

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numbers>
 #include <string>
 
@@ -19,7 +20,7 @@ train::RunOptions scheduled(const std::string& schedule) {
   train::RunOptions options;
   options.lr = 2;
   options.lr_schedule = schedule;
-  options.lr_warmup = 10;
+  options.warmup_steps = 10;
   options.steps = 50;
   options.seq = 8;
   return options;
@@ -41,7 +42,7 @@ TEST_CASE("schedules: the warm-up rises from 0") {
     CHECK(learning_rate(options, 10) == Approx(2));
   }
   auto options = scheduled("constant");
-  options.lr_warmup = 0;
+  options.warmup_steps = 0;
   CHECK(learning_rate(options, 0) == 2);
 }
 
@@ -105,5 +106,58 @@ TEST_CASE("schedules: wrong flags") {
   CHECK(error_of(options) == "--lr-decay-steps: needs --lr-schedule wsd");
   options = scheduled("wsd");
   options.lr_decay_steps = 45;
-  CHECK(error_of(options) == "--lr-decay-steps 45: with --lr-warmup 10 it exceeds --steps 50");
+  CHECK(error_of(options) == "--lr-decay-steps 45: with --warmup-steps 10 it exceeds --steps 50");
+}
+
+TEST_CASE("--epochs and --warmup-ratio become steps when the samples are known") {
+  auto options = scheduled("cosine");
+  options.epochs = 1.5;
+  options.global_batch = 8;
+  options.warmup_ratio = 0.1;
+  CHECK(error_of(options).empty());
+  train::count_steps(options, 100);  // 13 steps in an epoch
+  CHECK(options.steps == 20);
+  CHECK(options.warmup_steps == 2);
+  options = scheduled("wsd");
+  options.epochs = 1;
+  options.lr_decay_steps = 10;
+  CHECK(train_test::failure_of([&] { train::count_steps(options, 100); }).message ==
+        "--lr-decay-steps 10: with --warmup-steps 10 it exceeds --steps 13");
+}
+
+TEST_CASE("--lr: what is usual for the weights, unless it is given") {
+  const auto chosen = [](std::int64_t lora_rank, bool loads) {
+    train::RunOptions options;
+    options.lora_rank = lora_rank;
+    CHECK(!train::choose_rate(options, loads).empty());
+    return options.lr;
+  };
+  CHECK(chosen(0, false) == 1e-3);
+  CHECK(chosen(0, true) == 2e-5);
+  CHECK(chosen(8, true) == 2e-4);
+  auto options = scheduled("constant");
+  CHECK(train::choose_rate(options, true).empty());
+  CHECK(options.lr == 2);
+}
+
+TEST_CASE("a resumed run keeps its rate, and says where its schedule jumps") {
+  auto options = scheduled("cosine");
+  const nlohmann::json saved = nlohmann::json::parse(train::schedule_of(options).dump());
+  CHECK(train::resume_rate(options, saved, 50).empty());
+  options.lr = train::usual_rate;
+  CHECK(train::resume_rate(options, saved, 30).empty());
+  CHECK(options.lr == 2);
+  options.steps = 100;  // at the end of the first run the rate was 0
+  const std::string line = train::resume_rate(options, saved, 50);
+  CHECK(
+      line ==
+      "--resume: --steps was 50 and is 100: the learning rate of step 51 is 1.17, and was to be 0");
+  options = scheduled("constant");
+  options.steps = 100;
+  CHECK(train::resume_rate(options, train::schedule_of(scheduled("constant")), 50).empty());
+  // Checkpoints of earlier versions, and damaged ones.
+  options.lr = train::usual_rate;
+  CHECK(train::resume_rate(options, nullptr, 50).empty());
+  CHECK(options.lr == 1e-3);
+  CHECK(train::resume_rate(options, {{"steps", "many"}, {"lr", true}}, 50).empty());
 }

@@ -25,7 +25,7 @@ train::RunOptions small(const TemporaryFolder& folder, bool tied = false) {
   options.samples = long_form() ? 40 : 20;
   options.global_batch = 6;
   options.lr = 3e-4;
-  options.lr_warmup = 0;
+  options.warmup_steps = 0;
   options.steps = long_form() ? 20 : 8;
   return options;
 }

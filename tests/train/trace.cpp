@@ -29,7 +29,7 @@ train::RunOptions base(const TemporaryFolder& folder) {
   options.seq = 64;
   options.global_batch = 8;
   options.steps = 4;
-  options.warmup_steps = 1;
+  options.untimed_steps = 1;
   options.mesh = "2x2";
   return options;
 }
@@ -169,12 +169,12 @@ TEST_CASE("a trace shows how long compute waited for each collective") {
   CHECK(waits_us >= 0.9 * exposed_us);
 }
 
-TEST_CASE("a trace covers the chosen steps, by default 5 after the warm-up") {
+TEST_CASE("a trace covers the chosen steps, by default 5 after the untimed ones") {
   train::RunOptions options;
   CHECK(train::traced_steps(options, 0).last < train::traced_steps(options, 0).first);
   options.trace = "x";
   options.steps = 100;
-  options.warmup_steps = 2;
+  options.untimed_steps = 2;
   CHECK(train::traced_steps(options, 0).first == 3);
   CHECK(train::traced_steps(options, 0).last == 7);
   CHECK(train::traced_steps(options, 40).first == 43);

@@ -6,6 +6,7 @@
 With ATOLL_WATCH it checks only the event file that this makes of a run, with TensorBoard's own reader,
 and exits with 77 if Python lacks it. ATOLL_TEST_PYTHON names another Python."""
 import json
+import math
 import os
 import re
 import socket
@@ -46,10 +47,33 @@ def check_gates(folder):
     text = run(command(folder / "large", "--max-memory", "1M"), code=4)
     assert "atoll-train: --max-memory: a rank used " in text and "limit of 1.0 MiB" in text, text
     run(command(folder / "fine", "--min-mfu", "0.0001", "--max-memory", "100G"))
-    text = run(command(folder / "none", "--min-mfu", "0.1", "--warmup-steps", STEPS), code=3)
-    assert "MFU is unknown" in text and "--warmup-steps" in text, text
+    text = run(command(folder / "none", "--min-mfu", "0.1", "--untimed-steps", STEPS), code=3)
+    assert "MFU is unknown" in text and "--untimed-steps" in text, text
     assert "--min-mfu" in run(command(folder / "wrong", "--min-mfu", "40"), code=2)
     print("gates: exit codes 3 and 4, and the limits are named")
+
+
+def check_evaluation(folder):
+    """The same loss as an evaluation in a run, and no files."""
+    flags = ["mistral-tiny", "--seq", "64", "--data", "synthetic", "--samples", "8", "--threads", "1"]
+    before = set(Path.cwd().iterdir())
+    text = run([TRAIN, "evaluate", *flags])
+    loss, perplexity = map(float, re.search(r"^mistral-tiny: loss ([0-9.]+), perplexity ([0-9.e+]+) on 8 samples of "
+                                            r"synthetic$", text, re.M).groups())
+    assert abs(math.log(perplexity) - loss) < 1e-2 and set(Path.cwd().iterdir()) == before, text
+    run([TRAIN, "--model", *flags, "--eval-data", "synthetic", "--eval-samples", "8", "--global-batch", "4", "--epochs", "0.5",
+         "--lr", "0", "--peak-seconds", "0.01", "--quiet", "--out", folder / "epochs"])
+    records = [json.loads(line) for line in open(folder / "epochs" / "steps.jsonl")]
+    assert len(records) == 1 and abs(records[0]["eval_loss"] - loss) < 2e-4, records
+    # A checkpoint is evaluated on any data, and with any other flags of training.
+    again = run([TRAIN, "evaluate", *flags, "--resume", folder / "epochs" / "checkpoint"])
+    assert f"loss {loss:.4f}," in again, again
+    other = run([TRAIN, "evaluate", "mistral-tiny", "--data", "demo", "--resume", folder / "epochs" / "checkpoint", "--seed", "5"])
+    assert "of demo" in other, other
+    missing = run([TRAIN, "evaluate", *flags, "--resume", "auto", "--out", folder / "nothing"], code=1)
+    assert "--evaluate: --resume auto found no checkpoint in " in missing, missing
+    assert "no-such-model" in run([TRAIN, "evaluate", "no-such-model", "--data", "demo"], code=1)
+    print("evaluate: loss and perplexity of weights and of a checkpoint, without files")
 
 
 def check_messages(folder):
@@ -168,6 +192,7 @@ with tempfile.TemporaryDirectory() as name:
         check_tensorboard(Path(name))
     else:
         check_gates(Path(name))
+        check_evaluation(Path(name))
         check_messages(Path(name))
         check_report(Path(name))
         check_prometheus(Path(name))

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -19,8 +20,10 @@
 #include "cli/cli.hpp"
 #include "commands.hpp"
 #include "fail.hpp"
+#include "foreign.hpp"
 #include "loop/flags.hpp"
 #include "loop/trainer.hpp"
+#include "report/phase.hpp"
 
 namespace {
 
@@ -32,41 +35,13 @@ constexpr const char* examples =
     "Start ranks with mpirun, srun --mpi=pmix, mpiexec or torchrun, or set ATOLL_RANK, "
     "ATOLL_SIZE,\n"
     "ATOLL_ADDR and ATOLL_TOKEN for each. `atoll-topo --env` lists every variable.\n\n"
+    "  atoll-train evaluate MODEL --data FILE     prints loss and perplexity (--evaluate)\n\n"
     "Finished runs:\n"
     "  atoll-train report FOLDER                 writes FOLDER/report.html\n"
     "  atoll-train compare FOLDER... --html FILE  figures and settings side by side\n\n"
     "Exit status: 0, or 1 after a failure, 2 for wrong flags, 3 below --min-mfu, 4 above\n"
     "--max-memory, 75 after a signal or --max-time. A run that misses a limit has trained and\n"
     "saved as any other.";
-
-// Flags of other trainers.
-constexpr cli::ForeignName foreign_names[] = {
-    {"learning-rate", "--lr"},
-    {"batch-size", "--micro-batch"},
-    {"per-device-train-batch-size", "--micro-batch"},
-    {"train-batch-size", "--global-batch"},
-    {"gradient-accumulation-steps", "--global-batch"},
-    {"max-steps", "--steps"},
-    {"num-train-epochs", "--steps"},
-    {"epochs", "--steps"},
-    {"max-seq-length", "--seq"},
-    {"max-length", "--seq"},
-    {"output-dir", "--out"},
-    {"model-name-or-path", "--model"},
-    {"dataset", "--data"},
-    {"train-file", "--data"},
-    {"warmup", "--lr-warmup"},
-    {"lr-scheduler-type", "--lr-schedule"},
-    {"max-grad-norm", "--clip"},
-    {"save-steps", "--checkpoint-every"},
-    {"save-total-limit", "--keep-last"},
-    {"eval-steps", "--eval-every"},
-    {"resume-from-checkpoint", "--resume"},
-    {"gradient-checkpointing", "--recompute"},
-    {"bf16", "--dtype"},
-    {"fsdp", "--strategy"},
-    {"lora-r", "--lora-rank"},
-};
 
 // Returns what is wrong with the text of an integer, also of a size with a unit: CLI11 would read
 // "-1" as an unsigned number, and a number that is too large as the largest one.
@@ -78,12 +53,28 @@ std::string misread(const std::string& text) {
   return parsed.ec == std::errc::result_out_of_range ? text + " is too large" : "";
 }
 
+// Declares a flag whose default, "auto", the run replaces.
+CLI::Option* declare_chosen(CLI::App& app, const train::Flag& flag, double& value) {
+  const auto take = [&value, &flag](const std::string& text) {
+    if (text == "auto") {
+      value = flag.usual->number;
+    } else if (!CLI::detail::lexical_cast(text, value)) {
+      throw CLI::ConversionError(text, std::string(flag.name()));
+    }
+  };
+  return app.add_option_function<std::string>(std::string(flag.names), take, flag.help)
+      ->type_name("FLOAT")
+      ->default_str("auto");
+}
+
 // Declares a flag of the table. Parsing writes to `value`.
 template <class Value>
 CLI::Option* declare(CLI::App& app, const train::Flag& flag, Value& value) {
   const std::string names(flag.names);
   if constexpr (std::is_same_v<Value, bool>) {
     return app.add_flag(names, value, flag.help);
+  } else if constexpr (std::is_same_v<Value, double>) {
+    return flag.usual ? declare_chosen(app, flag, value) : app.add_option(names, value, flag.help);
   } else {
     CLI::Option* const option = app.add_option(names, value, flag.help);
     if (!flag.words.empty())
@@ -111,11 +102,21 @@ void declare_all(CLI::App& app, train::RunOptions& options, bool& prints) {
   app.add_flag("--print-config", prints, "print all flags as --config reads them, and end")
       ->group("Run")
       ->configurable(false);
-  cli::add_common_options(app, ATOLL_TRAIN_FEATURES);
+  cli::add_common_options(
+      app, ATOLL_TRAIN_FEATURES,
+      {"--model", "--init", "--data", "--tokenizer", "--eval-split", "--seq", "--global-batch",
+       "--micro-batch", "--epochs", "--steps", "--lr", "--lora-rank", "--dtype", "--strategy",
+       "--mesh", "--out", "--resume", "--dry-run"});
 }
 
 // Returns what is wrong with the flags, before ranks meet; "" if nothing is.
-std::string wrong_flag(const train::RunOptions& options) {
+std::string wrong_flag(const CLI::App& app, const train::RunOptions& options) {
+  if (options.epochs > 0 && app.count("--steps") > 0)
+    return "--epochs and --steps: use one of them";
+  if (options.warmup_ratio > 0 && app.count("--warmup-steps") > 0) {
+    return "--warmup-ratio and --warmup-steps: use one of them";
+  }
+  if (std::string wrong = train::foreign_word(options); !wrong.empty()) return wrong;
   try {
     train::check(train::resolved(options));
   } catch (const train::Error& error) {
@@ -126,6 +127,10 @@ std::string wrong_flag(const train::RunOptions& options) {
 
 // Returns the exit code.
 int train_on(atoll::World& world, const train::RunOptions& options) {
+  std::optional<train::PhaseDisplay> display;
+  if (world.rank() == 0 && !options.quiet) {
+    display.emplace(stderr, train::progress_options_for(stderr).surface);
+  }
   try {
     const train::RunResult result = train::run(world, options);
     if (result.stop != train::Stop::none) return train::exit_saved_and_stopped;
@@ -179,8 +184,8 @@ int parse_and_train(int argc, char** argv) {
   bool prints = false;
   declare_all(app, options, prints);
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return "atoll-train: " + cli::complaint(*failed, error, foreign_names) +
-           " (--help lists the flags)\n";
+    return "atoll-train: " + cli::complaint(*failed, error, train::foreign_flags()) +
+           " (--help-all lists the flags)\n";
   });
   try {
     app.parse(argc, argv);
@@ -192,8 +197,8 @@ int parse_and_train(int argc, char** argv) {
     return 2;
   }
   options.config_text = cli::config_text(app);
-  if (const std::string wrong = wrong_flag(options); !wrong.empty()) {
-    std::fprintf(stderr, "atoll-train: %s (--help lists the flags)\n", wrong.c_str());
+  if (const std::string wrong = wrong_flag(app, options); !wrong.empty()) {
+    std::fprintf(stderr, "atoll-train: %s (--help-all lists the flags)\n", wrong.c_str());
     return 2;
   }
   if (prints) {
@@ -214,7 +219,17 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     if (const auto code = train::run_command(argc, argv)) return *code;
-    return parse_and_train(argc, argv);
+    // `atoll-train evaluate MODEL FLAG...`
+    std::vector<char*> arguments(argv, argv + argc);
+    if (argc > 1 && std::string_view(argv[1]) == "evaluate") {
+      static char evaluate[] = "--evaluate", model[] = "--model", file[] = "--init";
+      arguments[1] = evaluate;
+      if (argc > 2 && argv[2][0] != '-') {
+        const bool is_file = std::string_view(argv[2]).ends_with(".safetensors");
+        arguments.insert(arguments.begin() + 2, is_file ? file : model);
+      }
+    }
+    return parse_and_train(static_cast<int>(arguments.size()), arguments.data());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "atoll-train: %s\n", train::text_of(error));
     return 1;

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <thread>
 
+#include "report/phase.hpp"
 #include "report/progress.hpp"
 #include "unit/train/data_temporary.hpp"
 
@@ -148,4 +150,30 @@ TEST_CASE("progress: silent, and a stream that is no terminal") {
   CHECK(text.find("step 1 ") != std::string::npos);
   // The line of the last step has been written by finish().
   CHECK(text.find("step 2 ") != std::string::npos);
+}
+
+TEST_CASE("phases: a terminal shows the innermost one, with its part and seconds, until it ends") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "out";
+  using namespace std::chrono_literals;
+  const auto shown = [&](train::Surface surface, std::chrono::milliseconds first) {
+    std::FILE* const file = std::fopen(path.c_str(), "w");
+    REQUIRE(file != nullptr);
+    {
+      const train::PhaseDisplay display(file, surface, {first, 10min});
+      const train::Phase outer("preparing the run");
+      {
+        train::Phase inner("evaluation");
+        inner.progress(3, 8);
+        std::this_thread::sleep_for(200ms);
+      }
+      { const train::Phase quick("reading"); }
+    }
+    std::fclose(file);
+    return TemporaryFolder::read(path);
+  };
+  CHECK(shown(train::Surface::terminal, 50ms)
+            .starts_with("\r\x1b[Kevaluation (3 of 8): 0 s\r\r\x1b[K"));
+  CHECK(shown(train::Surface::terminal, 10min).empty());
+  CHECK(shown(train::Surface::silent, 50ms).empty());
 }

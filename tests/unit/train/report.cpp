@@ -44,13 +44,47 @@ StepRecord record(std::int64_t step, double loss) {
           .flops = 6.4e12};
 }
 
-const SpeedBase base{.warmup_steps = 0,
+const SpeedBase base{.untimed_steps = 0,
                      .parameters = 1'000'000'000,
                      .peak_flops = 4e12,
                      .measured_flops = 2e12,
                      .world_size = 4};
 
 }  // namespace
+
+TEST_CASE("a loss that rises is named once") {
+  train::LossWatch watch;
+  for (int i = 0; i < 50; ++i) CHECK(watch.step(11 - 0.2 * i).empty());  // 1.2 at the end
+  for (const double loss : {1.3, 1.9, 1.2, 2.1, 1.6, std::nan("")}) CHECK(watch.step(loss).empty());
+  std::string line;
+  int steps = 0;
+  while (line.empty() && ++steps < 10) line = watch.step(69);
+  CHECK(steps == 1);
+  CHECK(line.starts_with("the loss has risen from 1."));
+  CHECK(line.find("lower --lr") != line.npos);
+  CHECK(watch.step(100).empty());
+  train::LossWatch small;
+  for (int i = 0; i < 50; ++i) CHECK(small.step(0.01 + 0.005 * i).empty());
+}
+
+TEST_CASE("a step that is faster than the measured peak raises it") {
+  SpeedBase low = base;
+  low.measured_flops = 0.5e12;  // the step reaches 0.8 TFLOP/s
+  train::Metrics published(low);
+  published.add(record(1, 3));
+  CHECK(published.peak_beaten());
+  CHECK(*published.summary().speed.mfu == Approx(0.2));
+  CHECK(*published.summary().speed.mfu_measured == Approx(1));
+  low.peak_flops = low.measured_flops;
+  train::Metrics measured(low);
+  measured.add(record(1, 3));
+  CHECK(*measured.summary().speed.mfu == Approx(1));
+  measured.set_peak(0.6e12, 0.6e12);
+  CHECK(measured.base().peak_flops == Approx(0.8e12));
+  train::Metrics usual(base);
+  usual.add(record(1, 3));
+  CHECK_FALSE(usual.peak_beaten());
+}
 
 TEST_CASE("speed: hand-computed figures of one step") {
   const auto speed = train::speed_of(record(1, 3), base);
@@ -105,10 +139,10 @@ TEST_CASE("speed: unknown figures are absent, not zero") {
   CHECK_FALSE(train::speed_of(step, base).tokens_per_s);
 }
 
-TEST_CASE("summary: warm-up counts in totals and losses, not in rates") {
-  auto with_warmup = base;
-  with_warmup.warmup_steps = 2;
-  Metrics metrics(with_warmup);
+TEST_CASE("summary: untimed steps count in totals and losses, not in rates") {
+  auto with_untimed = base;
+  with_untimed.untimed_steps = 2;
+  Metrics metrics(with_untimed);
   for (int i = 1; i <= 5; ++i) {
     auto step = record(i, 10 - i);
     if (i <= 2) step.seconds = 100;
@@ -156,10 +190,10 @@ TEST_CASE("summary: steps that are not finite are counted, and their losses left
   CHECK(*summary.loss_min == Approx(2));
 }
 
-TEST_CASE("summary: no step, or no step after the warm-up") {
-  auto with_warmup = base;
-  with_warmup.warmup_steps = 3;
-  Metrics metrics(with_warmup);
+TEST_CASE("summary: no step, or no timed step") {
+  auto with_untimed = base;
+  with_untimed.untimed_steps = 3;
+  Metrics metrics(with_untimed);
   CHECK_FALSE(metrics.summary().loss_first);
   metrics.add(record(1, 2));
   CHECK(metrics.summary().timed_steps == 0);

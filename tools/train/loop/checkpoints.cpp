@@ -47,6 +47,13 @@ bool is_whole(const fs::path& folder) {
   return fs::is_regular_file(folder / index_name, ignored);
 }
 
+// The step of the whole checkpoint that a link leads to.
+std::optional<std::int64_t> linked_step(const fs::path& out, const char* link) {
+  std::error_code ignored;
+  const fs::path target = fs::read_symlink(out / link, ignored);
+  return is_whole(out / target) ? step_of(target.filename().string()) : std::nullopt;
+}
+
 // Latest step first. Steps after the one to which the link leads come last, because the run has
 // since been resumed before them; without a link, no steps come last.
 std::vector<Saved> numbered_checkpoints(const fs::path& out) {
@@ -56,9 +63,7 @@ std::vector<Saved> numbered_checkpoints(const fs::path& out) {
     const auto step = step_of(name);
     if (step && is_whole(parent / name)) all.push_back({parent / name, *step});
   }
-  std::error_code ignored;
-  const fs::path target = fs::read_symlink(out / "checkpoint", ignored);
-  const auto linked = is_whole(out / target) ? step_of(target.filename().string()) : std::nullopt;
+  const auto linked = linked_step(out, "checkpoint");
   std::ranges::sort(all, std::greater(), [&](const Saved& saved) {
     return std::pair(!linked || saved.step <= *linked, saved.step);
   });
@@ -96,6 +101,21 @@ bool is_draft(const std::string& name, const std::string& file) {
   return name.starts_with(file) && std::regex_match(name.substr(file.size()), ending);
 }
 
+void link_to(const fs::path& out, const std::string& name, std::int64_t step) {
+  const fs::path link = out / name, draft = out / (name + ".link");
+  std::error_code error;
+  const auto status = fs::symlink_status(link, error);
+  if (fs::exists(status) && !fs::is_symlink(status)) return;
+  const fs::path target = checkpoint_folder("", step);
+  ::unlink(draft.c_str());
+  if (::symlink(target.c_str(), draft.c_str()) == 0 && ::rename(draft.c_str(), link.c_str()) == 0) {
+    return;
+  }
+  const int reason = errno;
+  ::unlink(draft.c_str());
+  fail(ErrorCode::io, "{}: {}", link.string(), std::strerror(reason));
+}
+
 }  // namespace
 
 fs::path checkpoints_folder(const fs::path& out) { return out / "checkpoints"; }
@@ -112,19 +132,12 @@ std::vector<fs::path> find_checkpoints(const fs::path& out) {
   return folders;
 }
 
-void link_newest(const fs::path& out, std::int64_t step) {
-  const fs::path link = out / "checkpoint", draft = out / "checkpoint.link";
-  std::error_code error;
-  const auto status = fs::symlink_status(link, error);
-  if (fs::exists(status) && !fs::is_symlink(status)) return;
-  const fs::path target = checkpoint_folder("", step);
-  ::unlink(draft.c_str());
-  if (::symlink(target.c_str(), draft.c_str()) == 0 && ::rename(draft.c_str(), link.c_str()) == 0) {
-    return;
-  }
-  const int reason = errno;
-  ::unlink(draft.c_str());
-  fail(ErrorCode::io, "{}: {}", link.string(), std::strerror(reason));
+void link_newest(const fs::path& out, std::int64_t step) { link_to(out, "checkpoint", step); }
+void link_best(const fs::path& out, std::int64_t step) { link_to(out, "best", step); }
+
+void unlink_later_best(const fs::path& out, std::int64_t done) {
+  const auto step = linked_step(out, "best");
+  if (step && *step > done) ::unlink((out / "best").c_str());
 }
 
 void delete_old_checkpoints(const fs::path& out, std::int64_t keep_last, std::int64_t keep_every) {
@@ -134,8 +147,9 @@ void delete_old_checkpoints(const fs::path& out, std::int64_t keep_last, std::in
   }
   if (keep_last == 0) return;
   const std::vector<Saved> all = numbered_checkpoints(out);
+  const auto best = linked_step(out, "best");
   for (std::size_t i = static_cast<std::size_t>(keep_last); i < all.size(); ++i) {
-    if (keep_every > 0 && all[i].step % keep_every == 0) continue;
+    if (all[i].step == best || (keep_every > 0 && all[i].step % keep_every == 0)) continue;
     remove_folder(all[i].folder);
   }
 }

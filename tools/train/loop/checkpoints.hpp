@@ -1,6 +1,7 @@
 // The checkpoints in the results folder of a run: checkpoints/step-00000100 and so on. The link
 // `checkpoint` leads to the checkpoint that was saved last. In earlier versions it was a folder,
-// the only checkpoint.
+// the only checkpoint. With --keep-best, the link `best` leads to the checkpoint of the best
+// evaluation.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,17 @@ std::filesystem::path checkpoint_folder(const std::filesystem::path& out, std::i
 // Error(io).
 std::vector<std::filesystem::path> find_checkpoints(const std::filesystem::path& out);
 
-// Lets the link `checkpoint` lead to the checkpoint of `step`. Leaves a folder of that name alone.
-// Throws Error(io).
+// Let the link `checkpoint` or `best` lead to the checkpoint of `step`. Leave a folder of that name
+// alone. Throw Error(io).
 void link_newest(const std::filesystem::path& out, std::int64_t step);
+void link_best(const std::filesystem::path& out, std::int64_t step);
+// Removes the link `best` if it leads to a step after `done`, which the run repeats.
+void unlink_later_best(const std::filesystem::path& out, std::int64_t done);
 
-// Deletes checkpoints except the first `keep_last` of find_checkpoints() and those of every
-// `keep_every`-th step (0: none), and what saves that were cut off have left. A `keep_last` of 0
-// keeps all checkpoints. Call it after a save, while no rank saves. Throws Error(io).
+// Deletes checkpoints except the first `keep_last` of find_checkpoints(), the one that the link
+// `best` leads to, and those of every `keep_every`-th step (0: none), and what saves that were cut
+// off have left. A `keep_last` of 0 keeps all checkpoints. Call it after a save, while no rank
+// saves. Throws Error(io).
 void delete_old_checkpoints(const std::filesystem::path& out, std::int64_t keep_last,
                             std::int64_t keep_every);
 

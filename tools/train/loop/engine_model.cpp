@@ -88,7 +88,9 @@ std::set<std::string> frozen_names(const ModelConfig& model,
     std::ranges::copy_if(all, std::inserter(frozen, frozen.end()),
                          [](const std::string& name) { return !is_adapter(name); });
   }
-  require(frozen.size() < all.size(), "--freeze: the patterns leave no parameter to train");
+  const bool trains_none = std::ranges::find(patterns, "*") != patterns.end();
+  require(trains_none || frozen.size() < all.size(),
+          "--freeze: the patterns leave no parameter to train");
   return frozen;
 }
 

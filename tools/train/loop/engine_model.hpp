@@ -14,7 +14,8 @@ namespace train {
 // Adds the model's units and seals the engine. A tied embedding is both the first and the last
 // unit, and its gradient is reduced after its last use. Parameters whose HF name matches one of the
 // shell patterns `frozen` (with * ? [...]) are not trained. Throws Error(invalid_argument) for a
-// pattern that matches nothing, or when no parameter is left to train.
+// pattern that matches nothing, or when no parameter is left to train, unless a pattern is "*":
+// --evaluate trains none.
 void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model,
                const std::vector<std::string>& frozen = {});
 

@@ -1,11 +1,16 @@
 // The loss on the samples of --eval-data or --eval-split, and --show-data.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "data/sources.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/model_source.hpp"
 #include "loop/trainer.hpp"
+#include "report/log.hpp"
+#include "report/phase.hpp"
 
 namespace train {
 
@@ -17,14 +22,35 @@ bool Trainer::evaluates_after(std::int64_t index) const {
   return due || index + 1 == options_.steps;
 }
 
-// Fills in the losses of an evaluation. Collective; call it between steps.
-void Trainer::evaluate(StepRecord& record) {
+// Fills in the losses of an evaluation, and notes the loss if it is the best so far, which it then
+// returns as true. Collective; call it between steps.
+bool Trainer::evaluate(StepRecord& record) {
   record.eval_loss = evaluation_loss();
-  if (!averaging_) return;
-  saving_->finish();  // the save reads the weights, which swap() writes
-  averaging_->swap();
-  record.eval_loss_average = evaluation_loss();
-  averaging_->swap();
+  if (averaging_) {
+    if (saving_) saving_->finish();  // the save reads the weights, which swap() writes
+    averaging_->swap();
+    record.eval_loss_average = evaluation_loss();
+    averaging_->swap();
+  }
+  return best_.add(averaging_ ? *record.eval_loss_average : *record.eval_loss, record.step);
+}
+
+// Whether --early-stopping ends the run.
+bool Trainer::stalls() const {
+  return options_.early_stopping > 0 && best_.since() >= options_.early_stopping;
+}
+
+void Trainer::print_evaluation() {
+  StepRecord record;
+  evaluate(record);
+  if (world_.rank() != 0) return;
+  for (const auto& line : setup_.eval->warnings) log::warn("{}", line);
+  const auto print = [&](const char* what, double loss) {
+    fmt::print("{}: loss {:.4f}, perplexity {:.4g} on {} samples of {}\n", what, loss,
+               std::exp(loss), setup_.eval->size(), setup_.eval->name());
+  };
+  print(setup_.model.name.c_str(), *record.eval_loss);
+  if (record.eval_loss_average) print("its average", *record.eval_loss_average);
 }
 
 // Returns the mean loss of all targets of the evaluation. All ranks run equally many micro batches,
@@ -35,7 +61,9 @@ double Trainer::evaluation_loss() {
   Batches batches(*setup_.eval, options, {world_.rank(), world_.size()});
   RankFigures mine;
   std::int64_t valid = 0;
+  Phase phase("evaluation");
   for (std::int64_t s = 0; s < batches.steps_per_epoch(); ++s) {
+    phase.progress(s, batches.steps_per_epoch());
     const StepPlan plan = batches.step({0, s});
     valid += plan.valid;
     for (int m = 0; m < plan.micro_batches; ++m) {

@@ -20,6 +20,7 @@
 #include "model/params.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
+#include "report/phase.hpp"
 
 namespace train {
 namespace {
@@ -203,6 +204,7 @@ void check_export_spares(const RunOptions& options, const ModelSource& source,
 
 void export_model(const atoll::World& world, const RunOptions& options, const Setup& setup,
                   fsdp::Engine& engine) {
+  const Phase phase("exporting the model");
   const fs::path target = options.export_weights, folder = export_folder(options);
   // The other ranks wait for the lowest rank of the engine in export_weights().
   if (world.rank() == 0) {

@@ -11,6 +11,7 @@
 #include "fail.hpp"
 #include "loop/clock.hpp"
 #include "report/log.hpp"
+#include "report/phase.hpp"
 
 namespace train {
 namespace {
@@ -121,6 +122,7 @@ std::string fabric_failure(const std::vector<FabricRate>& rates, double share) {
 
 void check_fabric(atoll::World& world, const RunOptions& options, const Setup& setup,
                   double share) {
+  const Phase phase("checking the fabric");
   const auto topology = atoll::Topology::discover(world);
   const std::string errors = diagnose(world, topology);
   if (!errors.empty()) fail(ErrorCode::unsupported, "--check-fabric: {}", errors);

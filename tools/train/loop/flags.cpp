@@ -44,6 +44,8 @@ bool has_decay(const O& o) {
 }
 
 const Needs an_evaluation{has_evaluation, "--eval-data FILE or --eval-split SHARE"};
+const Needs between_steps{[](const O& o) { return has_evaluation(o) && o.eval_every > 0; },
+                          "an evaluation, by --eval-data or --eval-split, and --eval-every"};
 const Needs with_lora{[](const O& o) { return o.lora_rank > 0; }, "--lora-rank"};
 const Idle with_sgd{[](const O& o) { return o.optimizer == "sgd"; }, "with --optimizer sgd"};
 const Idle on_cpus{[](const O& o) { return o.device == "cpu" || o.device == "host"; }, "on CPUs"};
@@ -91,6 +93,10 @@ std::vector<Flag> data_flags() {
       {"--eval-every", &O::eval_every,
        "steps between evaluations; 0 evaluates after the last step only", not_negative,
        an_evaluation},
+      {"--early-stopping", &O::early_stopping,
+       "end the run after this many evaluations in a row without a lower loss (with --ema, that of "
+       "the average); 0 goes on to --steps",
+       not_negative, between_steps},
       {"--show-data", &O::show_data,
        "print N samples with ids, targets and text, and the figures of the data, and end",
        not_negative, Use::early},
@@ -146,14 +152,14 @@ std::vector<Flag> model_flags() {
        "alone in PEFT's format",
        with_lora, without_export},
       {"--dtype", &O::dtype,
-       "f32 or bf16, for compute, activations and gathered parameters. Each rank's shards of "
-       "trained parameters stay in f32",
-       Words{"f32", "bf16"}},
+       "f32 or bf16, for compute, activations and gathered parameters; auto: bf16 on GPUs, f32 on "
+       "CPUs. Each rank's shards of trained parameters stay in f32",
+       Words{"auto", "f32", "bf16"}},
       {"--fp8", &O::fp8,
        "on GPUs of compute capability 9.0 (H100) or later: matrix products of the layers in 8-bit "
        "floating point, e4m3 for inputs and weights and e5m2 for gradients; needs --dtype bf16. "
        "Embedding, head, attention, norms and adapters stay in bf16, and the optimizer in f32",
-       Needs{[](const O& o) { return o.dtype == "bf16"; }, "--dtype bf16"}},
+       Needs{[](const O& o) { return o.dtype != "f32"; }, "--dtype bf16"}},
       {"--recompute", &O::recompute,
        "activations recomputed in backward: none, selective (norms and SwiGLU) or full (whole "
        "layers)",
@@ -171,15 +177,20 @@ std::vector<Flag> optimizer_flags() {
       {"--optimizer", &O::optimizer,
        "adamw, sgd, or muon: Muon for the matrices of layers, AdamW for the others",
        Words{"adamw", "sgd", "muon"}},
-      {"--lr", &O::lr, "learning rate after --lr-warmup", up_to_1e30},
+      {"--lr", &O::lr,
+       "learning rate after --warmup-steps; auto: 2e-5 for loaded weights, 2e-4 with --lora-rank, "
+       "1e-3 for random weights, and that of the checkpoint after --resume",
+       up_to_1e30, Usual{usual_rate}},
       {"--lr-schedule", &O::lr_schedule,
        "constant, linear, cosine, or wsd (warm-up, stable, decay: constant until the last "
        "--lr-decay-steps, which are linear). All but constant end at --lr-min-ratio",
        Words{"constant", "linear", "cosine", "wsd"}},
-      {"--lr-warmup", &O::lr_warmup,
+      {"--warmup-steps,--lr-warmup", &O::warmup_steps,
        "steps over which the learning rate rises linearly from 0; the first step has 0, as in "
        "Hugging Face's schedulers",
        not_negative},
+      {"--warmup-ratio", &O::warmup_ratio,
+       "--warmup-steps as a part of all steps, for example 0.03", below_1},
       {"--lr-min-ratio", &O::lr_min_ratio, "learning rate at --steps, as a part of --lr",
        from_0_to_1,
        Needs{[](const O& o) { return o.lr_schedule != "constant"; },
@@ -312,8 +323,9 @@ std::vector<Flag> machine_flags() {
 std::vector<Flag> run_flags() {
   return {
       {"--steps", &O::steps, "number of optimizer steps", not_negative},
-      {"--warmup-steps", &O::warmup_steps,
-       "initial steps that speed figures leave out; for the learning rate see --lr-warmup",
+      {"--epochs", &O::epochs,
+       "passes over the training samples instead of --steps, for example 3 or 0.5", not_negative},
+      {"--untimed-steps", &O::untimed_steps, "initial steps that figures of speed leave out",
        not_negative},
       {"--checkpoint-every", &O::checkpoint_every,
        "steps between checkpoints; 0 saves only at the end. SIGTERM, SIGUSR1 and Ctrl-C save after "
@@ -328,6 +340,10 @@ std::vector<Flag> run_flags() {
        without_checkpoints},
       {"--keep-every", &O::keep_every, "also keep the checkpoint of every N-th step; 0: off",
        not_negative, without_checkpoints},
+      {"--keep-best", &O::keep_best,
+       "save a checkpoint after each evaluation with a lower loss than before (with --ema, that of "
+       "the average), let the link `best` lead to it, and keep it",
+       between_steps, without_checkpoints},
       {"--checkpoint,!--no-checkpoint", &O::save_checkpoint,
        "save checkpoints in the results folder (default)"},
       {"--resume", &O::resume,
@@ -341,8 +357,14 @@ std::vector<Flag> run_flags() {
        "save and end the run before this time is over, for example 3h30m (a number alone is "
        "seconds); exit code 75"},
       {"--dry-run", &O::dry_run,
-       "set everything up, but load no weights: print mesh, strategy, memory, tokens and FLOP of "
-       "the run, and end; needs the memory of the run",
+       "check everything, but load no weights: print mesh, strategy, memory, tokens and FLOP of "
+       "the "
+       "run, and end; needs little memory itself",
+       Use::early},
+      {"--evaluate", &O::evaluate,
+       "print loss and perplexity of the weights, or of the checkpoint of --resume, on "
+       "--eval-data, "
+       "--eval-split or all of --data, and end. Writes no files",
        Use::early},
   };
 }
@@ -362,7 +384,7 @@ std::vector<Flag> result_flags() {
        "https://ui.perfetto.dev"},
       {"--trace-steps", &O::trace_steps,
        "steps to trace, FIRST:LAST counted from 1, for example 3:7. Default: the 5 steps after "
-       "--warmup-steps",
+       "--untimed-steps",
        Needs{[](const O& o) { return !o.trace.empty(); }, "--trace"}},
       {"--log-norms", &O::log_norms,
        "every N steps, write the norms of each layer's gradients and weights to steps.jsonl; 0 "

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,7 +18,7 @@ struct Numbers {
   bool (*have)(double value) = nullptr;
   std::string_view must{};  // completes the error "--flag: must ..."
 };
-// The words that a flag takes, beside its default. --help and the completion list them.
+// The words that a flag takes, beside its default. --help-all and the completion list them.
 using Words = std::vector<std::string_view>;
 
 // What else must be given with a flag. `text` completes the error "--flag: needs ...".
@@ -29,6 +30,11 @@ struct Needs {
 struct Idle {
   bool (*holds)(const RunOptions&) = nullptr;
   std::string_view text{};
+};
+
+// The number that stands for a default which the run chooses. Command lines say "auto".
+struct Usual {
+  double number = 0;
 };
 
 // How the command line and configuration files write a value.
@@ -62,9 +68,10 @@ struct Flag {
   std::string_view names;  // all names, separated by commas, as CLI11 takes them
   Member member;
   std::string help;
-  std::string_view group{};  // heading of the group of flags in --help
+  std::string_view group{};  // heading of the group of flags in --help-all
   Numbers numbers{};
   Words words{};
+  std::optional<Usual> usual{};
   Form form = Form::plain;
   Needs needs{};
   std::vector<Idle> idles{};  // the first condition that holds says why the flag has no effect
@@ -73,13 +80,14 @@ struct Flag {
  private:
   void set(const Numbers& range) { numbers = range; }
   void set(const Words& known) { words = known; }
+  void set(const Usual& chosen) { usual = chosen; }
   void set(Form written) { form = written; }
   void set(const Needs& condition) { needs = condition; }
   void set(const Idle& condition) { idles.push_back(condition); }
   void set(Use use) { uses = use; }
 };
 
-// All flags in the order of --help.
+// All flags in the order of --help-all.
 const std::vector<Flag>& flags();
 
 }  // namespace train

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -67,12 +68,18 @@ void check_data(const RunOptions& options) {
   parse_sources(options.data, options.data_type);
   if (options.eval_data.empty()) return;
   for (const SourceSpec& source : parse_sources(options.eval_data, options.data_type)) {
-    require(source.weight == 1, "--eval-data {}: every sample counts once, so remove the weight",
+    require(source.weight == 1, "{} {}: every sample counts once, so remove the weight",
+            options.evaluate && options.eval_data == options.data ? "--data" : "--eval-data",
             source.text);
   }
 }
 
-void check_trace(const RunOptions& options) {
+// Checks what must fit into the steps of the run.
+void check_within_steps(const RunOptions& options) {
+  require(
+      options.lr_decay_steps == 0 || options.warmup_steps + options.lr_decay_steps <= options.steps,
+      "--lr-decay-steps {}: with --warmup-steps {} it exceeds --steps {}", options.lr_decay_steps,
+      options.warmup_steps, options.steps);
   if (options.trace_steps.empty()) return;
   const StepRange range = parse_range(options.trace_steps);
   require(1 <= range.first && range.first <= range.last && range.last <= options.steps,
@@ -119,6 +126,8 @@ void check_adapters(const RunOptions& options) {
   require(options.lora_base.empty() || !options.lora_merge,
           "--lora-merge: the base is in 8 bits, and merging would lose what the rounding has left "
           "out; export the adapters, and merge them into the original weights with peft");
+  require(std::ranges::find(options.freeze, "*") == options.freeze.end(),
+          "--freeze *: leaves no parameter to train");
   require(options.lora_rank == 0 || options.lora_merge ||
               !options.export_weights.ends_with(".safetensors"),
           "--export {}: adapters need a folder; use one, or --lora-merge for the whole model",
@@ -128,10 +137,6 @@ void check_adapters(const RunOptions& options) {
 void check_steps(const RunOptions& options) {
   require(options.steps >= (options.export_weights.empty() ? 1 : 0),
           "--steps: must be at least 1; with --export, 0 only reads and writes the weights");
-  require(
-      options.lr_decay_steps == 0 || options.lr_warmup + options.lr_decay_steps <= options.steps,
-      "--lr-decay-steps {}: with --lr-warmup {} it exceeds --steps {}", options.lr_decay_steps,
-      options.lr_warmup, options.steps);
   if (!options.max_time.empty()) parse_duration("--max-time", options.max_time);
   // With --resume auto, --init is where the first job of several starts.
   const bool starts_twice = !options.resume.empty() && options.resume != "auto" &&
@@ -146,6 +151,10 @@ void check_steps(const RunOptions& options) {
 RunOptions resolved(RunOptions options) {
   // Rows of synthetic:copy have seq tokens; short rows teach copying as well as long ones.
   if (options.seq == 0) options.seq = options.data == "synthetic:copy" ? 64 : 512;
+  if (options.evaluate && options.eval_data.empty() && options.eval_split == 0) {
+    options.eval_data = options.data;
+    if (options.eval_samples == 0) options.eval_samples = options.samples;
+  }
   return options;
 }
 
@@ -160,7 +169,22 @@ void check(const RunOptions& options) {
   check_steps(options);
   check_groups(options);
   check_muon(options);
-  check_trace(options);
+  if (!options.trace_steps.empty()) parse_range(options.trace_steps);
+  if (options.epochs == 0 && options.warmup_ratio == 0) check_within_steps(options);
+}
+
+void count_steps(RunOptions& options, std::int64_t samples) {
+  if (options.epochs > 0) {
+    const std::int64_t of_epoch = (samples + options.global_batch - 1) / options.global_batch;
+    const double steps = std::ceil(options.epochs * static_cast<double>(of_epoch));
+    require(steps < 1e15, "--epochs {}: {:.3g} steps are too many", options.epochs, steps);
+    options.steps = static_cast<std::int64_t>(steps);
+  }
+  if (options.warmup_ratio > 0) {
+    const double steps = std::ceil(options.warmup_ratio * static_cast<double>(options.steps));
+    options.warmup_steps = static_cast<std::int64_t>(steps);
+  }
+  check_within_steps(options);
 }
 
 nlohmann::json to_json(const RunOptions& options, Use use) {
@@ -184,15 +208,15 @@ std::vector<std::string> idle_flags(const RunOptions& options) {
                                 idle.size() == 1 ? "has" : "have", reason));
   }
   const auto& o = options;
-  if (o.lr_warmup >= o.steps && o.steps > 0) {
-    lines.push_back(fmt::format(
-        "--lr-warmup {}: the run has {} steps, so the learning rate does not reach --lr",
-        o.lr_warmup, o.steps));
-  }
   if (o.warmup_steps >= o.steps && o.steps > 0) {
     lines.push_back(fmt::format(
-        "--warmup-steps {}: not below --steps {}, so there will be no figures of the run's speed",
+        "--warmup-steps {}: the run has {} steps, so the learning rate does not reach --lr",
         o.warmup_steps, o.steps));
+  }
+  if (o.untimed_steps >= o.steps && o.steps > 0) {
+    lines.push_back(fmt::format(
+        "--untimed-steps {}: not below --steps {}, so there will be no figures of the run's speed",
+        o.untimed_steps, o.steps));
   }
   if (o.save_checkpoint && o.checkpoint_every > 0 && o.keep_every % o.checkpoint_every != 0) {
     lines.push_back(fmt::format(
@@ -207,7 +231,7 @@ StepRange traced_steps(const RunOptions& options, std::int64_t done) {
   constexpr std::int64_t usual = 5;
   if (options.trace.empty()) return {};
   if (!options.trace_steps.empty()) return parse_range(options.trace_steps);
-  const std::int64_t first = std::min(done + options.warmup_steps + 1, options.steps);
+  const std::int64_t first = std::min(done + options.untimed_steps + 1, options.steps);
   return {first, std::min(first + usual - 1, options.steps)};
 }
 

@@ -2,17 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 namespace train {
 
+// RunOptions::lr if the run chooses it (choose_rate()).
+inline constexpr double usual_rate = std::numeric_limits<double>::lowest();
+
 // Empty texts and zeros often mean a default that depends on other options, or that something is
-// off. Each struct has a heading in --help.
+// off. Each struct has a heading in --help-all.
 struct DataFlags {
   std::string data = "demo", data_type, tokenizer = "auto", train_on = "output", eval_data;
-  std::int64_t samples = 0, eval_samples = 0, eval_every = 0, show_data = 0;
+  std::int64_t samples = 0, eval_samples = 0, eval_every = 0, early_stopping = 0, show_data = 0;
   double eval_split = 0;
   std::int32_t seq = 0;
   std::int64_t global_batch = 8;  // samples per step, over all ranks
@@ -25,15 +29,15 @@ struct ModelFlags {
   std::vector<std::string> freeze, lora_targets;  // shell patterns of tensor names
   std::int64_t lora_rank = 0, head_rows = 0;
   double lora_alpha = 0;
-  std::string dtype = "f32", recompute = "none";
+  std::string dtype = "auto", recompute = "none";
   bool lora_merge = false, fp8 = false;
   std::uint64_t seed = 0;
 };
 
 struct OptimizerFlags {
   std::string optimizer = "adamw", lr_schedule = "constant", decay = "matrices", moments = "f32";
-  double lr = 1e-3, lr_min_ratio = 0;
-  std::int64_t lr_warmup = 20, lr_decay_steps = 0;
+  double lr = usual_rate, lr_min_ratio = 0, warmup_ratio = 0;
+  std::int64_t warmup_steps = 20, lr_decay_steps = 0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, momentum = 0.95, weight_decay = 0;
   std::vector<std::string> group;  // settings of parameter groups, as parse_group() reads them
   double ema = 0, clip = 1.0;
@@ -56,8 +60,10 @@ struct MachineFlags {
 };
 
 struct StepFlags {
-  std::int64_t steps = 100, warmup_steps = 2, checkpoint_every = 0, keep_last = 2, keep_every = 0;
-  bool checkpoint_beside = true, save_checkpoint = true, dry_run = false;
+  std::int64_t steps = 100, untimed_steps = 2, checkpoint_every = 0, keep_last = 2, keep_every = 0;
+  double epochs = 0;
+  bool checkpoint_beside = true, save_checkpoint = true, keep_best = false;
+  bool dry_run = false, evaluate = false;
   std::string resume, max_time;
   std::vector<std::string> resume_with_changes;  // names in same_run() of values that may differ
 };
@@ -107,6 +113,10 @@ RunOptions resolved(RunOptions options);
 // Checks resolved options, each by itself and beside the others. Reads no file and communicates
 // with no rank. Throws Error(invalid_argument) that names the flag.
 void check(const RunOptions& options);
+
+// Fills in what depends on the number of training samples: the steps of --epochs, and the warm-up
+// steps of --warmup-ratio. Throws like check().
+void count_steps(RunOptions& options, std::int64_t samples);
 
 // Returns a line for each group of flags that have values other than the defaults, but no effect
 // beside the other flags. The options are resolved and checked.

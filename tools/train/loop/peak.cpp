@@ -12,6 +12,7 @@
 #include "environment.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
+#include "report/phase.hpp"
 
 namespace train {
 namespace {
@@ -116,6 +117,7 @@ std::filesystem::path usual_peak_file() {
 
 Peak find_peak(atoll::World& world, const Machine& machine, atoll::DType dtype, double seconds,
                const KnownPeaks& known) {
+  const Phase phase("measuring the peak of matrix products");
   const bool is_gpu = machine.device().kind() == atoll::DeviceKind::cuda;
   Peak peak{.measured = is_gpu ? measure(world, machine, dtype, seconds)
                                : measure_beside_known(world, machine, dtype, seconds, known),

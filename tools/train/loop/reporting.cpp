@@ -129,6 +129,7 @@ void Reporting::log_plan() const {
   }
   if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
   if (!setup_.micro_batch_why.empty()) log::info("{}", setup_.micro_batch_why);
+  if (!setup_.rate_why.empty()) log::info("{}", setup_.rate_why);
   if (!setup_.threads_why.empty()) log::info("{}", setup_.threads_why);
   if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
   for (const auto& line : statistics_lines(setup_.dataset)) log::info("{}", line);
@@ -206,6 +207,12 @@ void Reporting::step(const StepRecord& record) {
     const bool written =
         results_.attempt("steps.jsonl", [&] { log_->add(record, metrics_->base()); });
     if (!written) log_.reset();
+  }
+  if (world_.rank() == 0) {
+    if (const auto line = loss_watch_.step(record.loss); !line.empty()) {
+      end_line();
+      log::warn("{}", line);
+    }
   }
   if (endpoint_) endpoint_->step(record, metrics_->base());
   if (progress_) progress_->step(record, metrics_->running(), metrics_->bad_steps());

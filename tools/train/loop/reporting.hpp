@@ -63,6 +63,7 @@ class Reporting {
   Results results_;
   std::int64_t first_step_ = 0;
   std::optional<Metrics> metrics_;
+  LossWatch loss_watch_;
   // These exist only on rank 0.
   std::optional<StepLog> log_;
   std::optional<Progress> progress_;

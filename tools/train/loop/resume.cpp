@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "fail.hpp"
@@ -15,6 +16,7 @@
 #include "model/params.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
+#include "report/phase.hpp"
 
 namespace train {
 namespace {
@@ -83,6 +85,8 @@ void compare_runs(const atoll::World& world, const RunOptions& options, const fs
   std::vector<std::string> differences, changed, unknown;
   const auto& allowed = options.resume_with_changes;
   for (const auto& [name, value] : mine.items()) {
+    // An evaluation needs no more than weights of the same model.
+    if (options.evaluate && name != "model" && name != "frozen") continue;
     if (!saved.contains(name)) {
       unknown.push_back(name);
       continue;
@@ -189,6 +193,7 @@ void check_lora(const fs::path& folder, const json& saved, const json& mine) {
 // Loads a checkpoint. Errors of the library name functions of the library; errors of this function
 // name flags instead.
 Extra load_state(const fs::path& folder, RunOptimizer& optimizer, bool is_ours) {
+  const Phase phase("loading the checkpoint");
   constexpr std::string_view advice =
       "to take over the weights alone, use export_weights and import_weights";
   try {
@@ -220,8 +225,8 @@ void check_optimizer(const fs::path& folder, const json& saved, const json& mine
        folder.string(), theirs, own, theirs, folder.string(), steps_done(saved, folder));
 }
 
-std::int64_t load(atoll::World& world, const RunOptions& options, const fs::path& folder,
-                  const json& mine, RunOptimizer& optimizer) {
+Resumed load(atoll::World& world, const RunOptions& options, const fs::path& folder,
+             const json& mine, RunOptimizer& optimizer) {
   const std::optional<Recorded> early = recorded(world, folder);
   if (early) {
     check_optimizer(folder, early->extra, mine);
@@ -229,15 +234,15 @@ std::int64_t load(atoll::World& world, const RunOptions& options, const fs::path
     compare_runs(world, options, folder, early->extra, mine);
     check_average(options, folder, early->has_average);
   }
-  const json saved = parsed_texts(load_state(folder, optimizer, early.has_value()));
+  json saved = parsed_texts(load_state(folder, optimizer, early.has_value()));
   if (!early) compare_runs(world, options, folder, saved, mine);
   const std::int64_t done = steps_done(saved, folder);
   require(
-      done <= options.steps,
+      options.evaluate || done <= options.steps,
       "--resume {}: the checkpoint has {} steps, more than --steps {}: raise --steps, or resume "
       "an earlier checkpoint",
       folder.string(), done, options.steps);
-  return done;
+  return {done, std::move(saved)};
 }
 
 // Throws Error(not_found) on every rank if rank 0 finds no checkpoint in the folder of --resume. A
@@ -293,8 +298,8 @@ Extra recorded_by(const json& run, std::int64_t done) {
   return extra;
 }
 
-std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& options, const json& mine,
-                                   RunOptimizer& optimizer) {
+std::optional<Resumed> resume(atoll::World& world, const RunOptions& options, const json& mine,
+                              RunOptimizer& optimizer) {
   if (options.resume != "auto") {
     check_given(world, options.resume);
     return load(world, options, options.resume, mine, optimizer);
@@ -303,9 +308,11 @@ std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& option
   const auto folders = checkpoints_of_rank_0(world, out);
   for (std::size_t i = 0; i < folders.size(); ++i) {
     try {
-      const std::int64_t done = load(world, options, folders[i], mine, optimizer);
-      if (world.rank() == 0) log::info("resuming {} after step {}", folders[i].string(), done);
-      return done;
+      Resumed resumed = load(world, options, folders[i], mine, optimizer);
+      if (world.rank() == 0) {
+        log::info("resuming {} after step {}", folders[i].string(), resumed.done);
+      }
+      return resumed;
     } catch (const Error& error) {
       if (!is_damage(error.code()) || world.failure() || i + 1 == folders.size()) throw;
       if (world.rank() == 0) {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -25,12 +25,16 @@ nlohmann::json same_run(const RunOptions& options, const Setup& setup,
 // Returns the entries that a checkpoint of this run records after `done` steps.
 Extra recorded_by(const nlohmann::json& run, std::int64_t done);
 
-// Loads the checkpoint of --resume. Returns the number of completed steps, or nothing if --resume
-// is auto and there is no checkpoint. With auto, a damaged checkpoint is skipped with a warning.
-// Collective. Throws the errors of RunOptimizer::load(), Error(mismatch) for a checkpoint of
-// another training or of another kind of optimizer, before it is loaded, and
-// Error(invalid_argument) for one with more than --steps steps.
-std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& options,
-                                   const nlohmann::json& same_run, RunOptimizer& optimizer);
+struct Resumed {
+  std::int64_t done = 0;  // number of completed steps
+  nlohmann::json extra;   // entries that the checkpoint records, parsed
+};
+
+// Loads the checkpoint of --resume. Returns nothing if --resume is auto and there is no checkpoint.
+// With auto, a damaged checkpoint is skipped with a warning. Collective. Throws the errors of
+// RunOptimizer::load(), Error(mismatch) for a checkpoint of another training or of another kind of
+// optimizer, before it is loaded, and Error(invalid_argument) for one with more than --steps steps.
+std::optional<Resumed> resume(atoll::World& world, const RunOptions& options,
+                              const nlohmann::json& same_run, RunOptimizer& optimizer);
 
 }  // namespace train

@@ -5,6 +5,7 @@
 #include "loop/checkpoints.hpp"
 #include "loop/resume.hpp"
 #include "report/log.hpp"
+#include "report/phase.hpp"
 
 namespace train {
 
@@ -14,14 +15,17 @@ bool Saving::due_after(std::int64_t done) const {
   return due || done == options_.steps;
 }
 
-void Saving::save(std::int64_t done, bool at_end) {
+void Saving::save(std::int64_t done, bool at_end, bool is_best) {
   finish();
   done_ = done;
+  is_best_ = is_best;
   since_ = Clock::now();
   ++begun_;
+  const Phase phase("saving the checkpoint");
   const bool begun = reporting_.results().attempt("checkpoint", [&] {
     const auto folder = checkpoint_folder(reporting_.folder(), done);
-    Extra extra = recorded_by(same_run_, done);
+    Extra extra = recorded_by(recorded_, done);
+    extra["best"] = best_.recorded().dump();
     if (at_end || !options_.checkpoint_beside) {
       optimizer_.save(folder, std::move(extra));
     } else {
@@ -55,6 +59,7 @@ void Saving::keep_newest() {
   if (world_.rank() != 0) return;
   reporting_.results().attempt("old checkpoints", [&] {
     link_newest(reporting_.folder(), done_);
+    if (is_best_) link_best(reporting_.folder(), done_);
     delete_old_checkpoints(reporting_.folder(), options_.keep_last, options_.keep_every);
   });
   reporting_.end_line();

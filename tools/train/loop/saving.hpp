@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "atoll/checkpoint.hpp"
+#include "loop/best_loss.hpp"
 #include "loop/clock.hpp"
 #include "loop/optimizer.hpp"
 #include "loop/reporting.hpp"
@@ -17,12 +18,13 @@ namespace train {
 // Every call is collective, and no pass may be open in save() and finish().
 class Saving {
  public:
-  // `same_run` is what every checkpoint of the run records. The others must outlive this object.
-  Saving(atoll::World& world, const RunOptions& options, nlohmann::json same_run,
-         RunOptimizer& optimizer, Reporting& reporting, Stopping& stopping)
+  // `recorded` is what every checkpoint of the run records. The others must outlive this object.
+  Saving(atoll::World& world, const RunOptions& options, nlohmann::json recorded,
+         const BestLoss& best, RunOptimizer& optimizer, Reporting& reporting, Stopping& stopping)
       : world_(world),
         options_(options),
-        same_run_(std::move(same_run)),
+        recorded_(std::move(recorded)),
+        best_(best),
         optimizer_(optimizer),
         reporting_(reporting),
         stopping_(stopping) {}
@@ -30,7 +32,8 @@ class Saving {
   bool due_after(std::int64_t done) const;
   // Saves after `done` steps: at once at the end of the run, otherwise beside training. If a save
   // fails, the run goes on: the checkpoint before is whole, and a later save may succeed.
-  void save(std::int64_t done, bool at_end);
+  // `is_best`: the evaluation after these steps is the best so far.
+  void save(std::int64_t done, bool at_end, bool is_best);
   // Completes the save beside training, if there is one.
   void finish();
 
@@ -48,7 +51,8 @@ class Saving {
 
   atoll::World& world_;
   const RunOptions& options_;
-  nlohmann::json same_run_;
+  nlohmann::json recorded_;
+  const BestLoss& best_;
   RunOptimizer& optimizer_;
   Reporting& reporting_;
   Stopping& stopping_;
@@ -58,6 +62,7 @@ class Saving {
   double between_steps_ = 0, within_steps_ = 0;
   std::int64_t begun_ = 0;
   bool saved_ = false;
+  bool is_best_ = false;  // true if the newest save is that of the best evaluation
   std::optional<atoll::fsdp::PendingSave> pending_;
 };
 

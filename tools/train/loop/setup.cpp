@@ -28,6 +28,7 @@
 #include "model/params.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
+#include "report/phase.hpp"
 
 namespace train {
 namespace {
@@ -347,6 +348,7 @@ BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer
 }
 
 RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const ModelConfig& model) {
+  const Phase phase("reading the data");
   const ModelLimits limits{static_cast<std::int32_t>(model.vocab),
                            static_cast<std::int32_t>(position_limit(model))};
   return open_run_data({.data = options.data,
@@ -366,34 +368,80 @@ void compare_modes(atoll::World& world, const RunOptions& options) {
 void fetch_inputs(atoll::World& world, RunOptions& options) {
   share_files(world, options);
   choose_tokenizer(options);
+  const Phase phase("converting the data");
   if (convert_data(world, options)) share_files(world, options);
 }
 
-Setup prepare(atoll::World& world, RunOptions& options) {
-  check(options);
-  check_results(world, options, run_directory(options.out, run_name(options)));
-  compare_flags(world, options);
-  const std::string given = options.init.empty() ? options.model : options.init;
+namespace {
+
+atoll::Topology discovered(atoll::World& world) {
+  const Phase phase("discovering the topology");
+  return atoll::Topology::discover(world);
+}
+
+// What the files of a run have, equal on all ranks except for the weights, which are compared
+// later.
+struct Inputs {
+  std::string given;  // as Setup::given
+  std::unique_ptr<const Tokenizer> tokenizer;
+  ModelSource source;
+  RunData data;
+  std::vector<fs::path> weights;
+};
+
+// Reads the files. Sets --tokenizer and --data if they follow from them.
+Inputs read_inputs(atoll::World& world, RunOptions& options) {
+  std::string given = options.init.empty() ? options.model : options.init;
   fetch_inputs(world, options);
   compare_names(world, options);
   auto tokenizer = run_tokenizer(world, options);
-  const ModelSource source = find_model(options, *tokenizer);
+  ModelSource source = find_model(options, *tokenizer);
   warn_of_model(world, options, source, *tokenizer);
-  auto model = source.config;
-  auto data = open_data(options, *tokenizer, model);
+  auto data = open_data(options, *tokenizer, source.config);
   auto weights = source.weights.empty() ? std::vector<fs::path>() : weight_files(source.weights);
-  check_shapes(model, weights);
+  check_shapes(source.config, weights);
   check_export_spares(options, source, weights);
-  compare_files(world, options, model, data, weights);
-  RunFolder folder;
-  if (!options.dry_run) {
-    folder = RunFolder(world, options, run_directory(options.out, run_name(options)));
+  return {std::move(given), std::move(tokenizer), std::move(source), std::move(data),
+          std::move(weights)};
+}
+
+// The memory of a rank, and on GPUs what its kernels hold of it.
+DeviceMemory memory_beside(atoll::World& world, const atoll::Topology& topology,
+                           const Machine& machine) {
+  DeviceMemory memory = memory_of_ranks(world, topology, machine.place);
+  if (memory.kind == atoll::DeviceKind::cpu) return memory;
+  const auto held = exchange_numbers(world, "train/setup/arithmetic",
+                                     static_cast<std::int64_t>(machine.ops->device_bytes()));
+  memory.arithmetic = static_cast<std::uint64_t>(std::ranges::max(held));
+  return memory;
+}
+
+}  // namespace
+
+Setup prepare(atoll::World& world, RunOptions& options) {
+  const Phase phase("preparing the run");
+  check(options);
+  const bool writes = !options.dry_run && !options.evaluate;
+  if (!options.evaluate) {
+    check_results(world, options, run_directory(options.out, run_name(options)));
   }
-  const auto topology = atoll::Topology::discover(world);
-  auto mesh = make_mesh(world, options, topology);
+  compare_flags(world, options);
+  // An evaluation of weights needs no gradients and no optimizer; loading a checkpoint does.
+  if (options.evaluate && options.resume.empty()) options.freeze = {"*"};
+  Inputs in = read_inputs(world, options);
+  ModelConfig& model = in.source.config;
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
   check_machine_flags(world, options, kind);
+  if (options.dtype == "auto") options.dtype = kind == atoll::DeviceKind::cuda ? "bf16" : "f32";
+  compare_files(world, options, model, in.data, in.weights);
+  count_steps(options, static_cast<std::int64_t>(in.data.train.size()));
+  RunFolder folder;
+  if (writes) {
+    folder = RunFolder(world, options, run_directory(options.out, run_name(options)));
+  }
+  const auto topology = discovered(world);
+  auto mesh = make_mesh(world, options, topology);
   check_fp8(options, model);
   std::string micro_batch_why;
   if (options.micro_batch == 0) {
@@ -406,27 +454,22 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   Machine machine =
       make_machine(world, std::move(place), {threads.threads, threads.cores, options.fp8});
   reserve(machine, options, model, plan);
-  DeviceMemory memory = memory_of_ranks(world, topology, machine.place);
-  if (kind != atoll::DeviceKind::cpu) {
-    const auto held = exchange_numbers(world, "train/setup/arithmetic",
-                                       static_cast<std::int64_t>(machine.ops->device_bytes()));
-    memory.arithmetic = static_cast<std::uint64_t>(std::ranges::max(held));
-  }
-  Batches batches(data.train, batch_options(options, *tokenizer, model),
+  const DeviceMemory memory = memory_beside(world, topology, machine);
+  Batches batches(in.data.train, batch_options(options, *in.tokenizer, model),
                   {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
   const PlannedRun run{options, model, mesh, memory};
   auto choice = choose_strategy(run, micro_batches);
   check_host_memory(run, micro_batches, choice.strategy);
   check_base(options, choice.strategy);
-  if (!options.dry_run) choose_gather(world, options, model, mesh, machine, choice.strategy);
-  return {std::move(tokenizer),
+  if (writes) choose_gather(world, options, model, mesh, machine, choice.strategy);
+  return {std::move(in.tokenizer),
           std::move(model),
-          std::move(data.train),
-          std::move(data.eval),
-          std::move(weights),
-          source.file,
-          given,
+          std::move(in.data.train),
+          std::move(in.data.eval),
+          std::move(in.weights),
+          in.source.file,
+          std::move(in.given),
           std::move(mesh),
           std::move(machine),
           memory,
@@ -434,10 +477,12 @@ Setup prepare(atoll::World& world, RunOptions& options) {
           islands_of_ranks(world, topology),
           std::move(micro_batch_why),
           std::move(threads.why),
+          {},
           std::move(folder)};
 }
 
 void start_weights(const RunOptions& options, const Setup& setup, fsdp::Engine& engine) {
+  const Phase phase("loading the weights");
   if (setup.weights.empty()) return engine.initialize(options.seed);
   if (options.lora_rank > 0) engine.initialize(options.seed);
   fsdp::import_weights(setup.weights, engine,

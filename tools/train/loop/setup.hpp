@@ -35,6 +35,7 @@ struct Setup {
   std::vector<std::vector<int>> islands;  // the ranks of each island, for the report
   std::string micro_batch_why;  // how --micro-batch 0 chose the rows; empty if the user chose them
   std::string threads_why;  // the limits that decided the number for --threads 0; empty if none did
+  std::string rate_why{};   // why --lr is what it is, for the log; empty if it was given
   RunFolder folder;         // the lock of the results folder; none for --dry-run
 };
 

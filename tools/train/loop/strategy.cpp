@@ -137,6 +137,7 @@ fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model
         std::min(options.memory_limit - 1, bytes_beside_engine(options, model, memory));
   }
   engine.device = device;
+  engine.plan_only = options.dry_run;
   engine.backend = options.backend;
   engine.gather_units = gather_units(options.gather);
   return engine;

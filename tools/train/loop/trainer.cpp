@@ -1,16 +1,21 @@
 #include "loop/trainer.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "atoll/flight.hpp"
 #include "fail.hpp"
+#include "loop/checkpoints.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/exporting.hpp"
 #include "loop/fabric_check.hpp"
+#include "loop/parameter_groups.hpp"
 #include "loop/resume.hpp"
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
@@ -35,13 +40,22 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       compute_(engine_.device().stream({.name = "compute"})),
       meter_(world.local_size(), std::string(engine_.device().pci_address())),
       nonfinite_row_(options.max_skipped),
+      best_(setup_.eval ? fmt::format("{:016x}-{}", setup_.eval->fingerprint(), setup_.eval->size())
+                        : ""),
       reporting_(world, options_, setup_, engine_) {
   if (options_.check_fabric > 0) {
     check_fabric(world, options_, setup_, options_.check_fabric);
   }
   make_state();
-  if (options_.dry_run) return;
-  start();
+  if (options_.dry_run) {
+    if (options_.resume.empty()) {
+      setup_.rate_why = choose_rate(options_, !setup_.weights.empty());
+    }
+  } else if (options_.evaluate) {
+    load();
+  } else {
+    start();
+  }
 }
 
 // Makes what a step needs. Checks the limit of memory after each part of the plan, before more is
@@ -51,7 +65,13 @@ void Trainer::make_state() {
   const ActivationPlan plan = activation_plan(options_, setup_.memory.kind);
   engine_.memory().activations = bytes_beside_engine(options_, setup_.model, setup_.memory);
   check_memory();
-  optimizer_ = make_optimizer(options_, engine_, setup_.mesh, setup_.machine);
+  if (options_.dry_run && options_.optimizer == "muon") {
+    param_groups(engine_, options_.group);  // checks them
+    // An estimate: Muon's states need 4 to 8 bytes, and its buffers of whole matrices some more.
+    engine_.memory().optimizer += 3 * engine_.memory().gradients;
+  } else if (!options_.evaluate || !options_.resume.empty()) {
+    optimizer_ = make_optimizer(options_, engine_, setup_.mesh, setup_.machine);
+  }
   if (options_.ema > 0) {
     averaging_.emplace(engine_, setup_.machine.muon_arithmetic(), options_.ema);
   }
@@ -59,37 +79,58 @@ void Trainer::make_state() {
     norm_log_.emplace(world_, engine_, setup_.machine.muon_arithmetic(), options_.log_norms);
   }
   check_memory();
-  activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
+  if (!options_.dry_run) {
+    activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
+  }
   ids_ = engine_.device().allocate(3 * static_cast<std::size_t>(plan.max_tokens) *
                                    sizeof(std::int32_t));
   count_activations();
   check_memory();
 }
 
-// Loads the weights, and prepares what reports, saves and stops the run.
-void Trainer::start() {
-  const auto same = same_run(options_, setup_, engine_);
-  std::optional<std::int64_t> done;
-  if (!options_.resume.empty()) done = resume(world_, options_, same, *optimizer_);
-  if (!done) {
+// Loads the weights or the checkpoint. Returns what checkpoints of this run record.
+nlohmann::json Trainer::load() {
+  auto recorded = same_run(options_, setup_, engine_);
+  std::optional<Resumed> resumed;
+  if (!options_.resume.empty()) resumed = resume(world_, options_, recorded, *optimizer_);
+  if (resumed) {
+    first_step_ = resumed->done;
+    const auto held = [&](const char* name) {
+      return resumed->extra.value(name, nlohmann::json());
+    };
+    setup_.rate_why = resume_rate(options_, held("schedule"), first_step_);
+    best_.resume(held("best"), first_step_);
+    if (options_.keep_best && world_.rank() == 0)
+      unlink_later_best(reporting_.folder(), first_step_);
+  } else {
+    require(!options_.evaluate || options_.resume.empty(),
+            "--evaluate: --resume {} found no checkpoint in {}", options_.resume,
+            reporting_.folder().string());
     start_weights(options_, setup_, engine_);
     if (averaging_) averaging_->start();
+    setup_.rate_why = choose_rate(options_, !setup_.weights.empty());
   }
-  first_step_ = done.value_or(0);
-  resumed_ = done.has_value();
+  resumed_ = resumed.has_value();
+  recorded["schedule"] = schedule_of(options_);
+  return recorded;
+}
+
+// Loads the weights, and prepares what reports, saves and stops the run.
+void Trainer::start() {
+  const nlohmann::json recorded = load();
   // A slow disk's rate, until the first save has been measured.
   constexpr double bytes_per_second = 1e8;
   const auto& memory = engine_.memory();
   stopping_.set_limit(static_cast<double>(memory.parameters + memory.resident + memory.optimizer) /
                       bytes_per_second);
-  saving_.emplace(world_, options_, same, *optimizer_, reporting_, stopping_);
+  saving_.emplace(world_, options_, recorded, best_, *optimizer_, reporting_, stopping_);
   tracing_.emplace(traced_steps(options_, first_step_));
   // Too short a measurement says little about the machine.
   const KnownPeaks known(options_.peak_seconds < 0.25 ? std::filesystem::path()
                                                       : usual_peak_file());
   peak_ = find_peak(world_, setup_.machine, atoll::dtype_from_name(options_.dtype),
                     options_.peak_seconds, known);
-  reporting_.start(first_step_, {options_.warmup_steps, parameter_count(setup_.model), peak_.flops,
+  reporting_.start(first_step_, {options_.untimed_steps, parameter_count(setup_.model), peak_.flops,
                                  peak_.measured, world_.size()});
 }
 
@@ -224,7 +265,8 @@ RunResult Trainer::run_steps() {
   queue_->take_waited();  // discard the time before the first step
   RunResult result;
   const auto start = Clock::now();
-  bool ends = false;
+  bool ends = stalls();  // in a run that --early-stopping had ended before
+  if (ends) log_stall(first_step_);
   for (std::int64_t index = first_step_; index < options_.steps && !ends; ++index) {
     const auto begin = Clock::now();
     atoll::mark_step(world_, index + 1);
@@ -260,14 +302,14 @@ bool Trainer::end_step(StepRecord& record, Clock::time_point begin) {
   const std::int64_t done = record.step;
   const double stalled = saving_->stall_between_steps();
   if (done == first_step_ + 2 && world_.rank() == 0) stopping_.log_signals(seconds_since(begin));
-  if (evaluates_after(done - 1)) evaluate(record);
+  const bool is_best = evaluates_after(done - 1) && evaluate(record);
   if (done == first_step_ + 1) check_transports();
   // A save beside training takes memory for copies of units.
   if (done == first_step_ + 1 || saving_->is_beside()) note_memory();
   check_finite(record);
   reporting_.step(record);
   const bool diverges = !diverged_.empty();
-  const bool stops = diverges || stopping_.decided() != Stop::none;
+  const bool stops = diverges || stopping_.decided() != Stop::none || stalls();
   if (stops) next_pass_.reset();  // saving and exporting require that no pass is open
   if (all_written_ || diverges) saving_->finish();
   if (diverges) {
@@ -279,18 +321,29 @@ bool Trainer::end_step(StepRecord& record, Clock::time_point begin) {
     }
     return true;
   }
-  if (saving_->due_after(done) || (stops && options_.save_checkpoint)) {
-    save(done, stops || done == options_.steps);
+  const bool keeps = options_.save_checkpoint && (stops || (is_best && options_.keep_best));
+  if (saving_->due_after(done) || keeps) {
+    save(done, stops || done == options_.steps, is_best && options_.keep_best);
   }
+  if (stalls()) log_stall(done);
   stopping_.limit().add_step(seconds_since(begin), saving_->stall_between_steps() - stalled);
   return stops;
 }
 
-void Trainer::save(std::int64_t done, bool at_end) {
+void Trainer::log_stall(std::int64_t done) {
+  if (world_.rank() != 0) return;
+  reporting_.end_line();
+  log::info(
+      "--early-stopping {}: the evaluation of step {} has the lowest loss, {:.4f}, so the run ends "
+      "after step {}",
+      options_.early_stopping, best_.step(), *best_.loss(), done);
+}
+
+void Trainer::save(std::int64_t done, bool at_end, bool is_best) {
   saving_->finish();
   setup_.folder.check();
   if (averaging_) compute_.synchronize();  // waits for the update of the average
-  saving_->save(done, at_end);
+  saving_->save(done, at_end, is_best);
 }
 
 // Writes what the end of a run leaves, most valuable first. The last checkpoint is saved before.
@@ -327,6 +380,10 @@ RunResult run(atoll::World& world, const RunOptions& options, const Inspect& ins
     return {};
   }
   try {
+    if (options.evaluate) {
+      trainer.print_evaluation();
+      return {};
+    }
     RunResult result = trainer.run();
     if (inspect) inspect(trainer.engine());
     return result;

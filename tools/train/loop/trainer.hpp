@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "data/batches.hpp"
 #include "data/step_queue.hpp"
 #include "loop/averaging.hpp"
+#include "loop/best_loss.hpp"
 #include "loop/clock.hpp"
 #include "loop/nonfinite.hpp"
 #include "loop/norms.hpp"
@@ -59,6 +61,8 @@ class Trainer {
   ~Trainer();
   RunResult run();
   void log_dry_run() { reporting_.log_dry_run(batches_); }
+  // Prints loss and perplexity of the weights, for --evaluate. Collective.
+  void print_evaluation();
   atoll::fsdp::Engine& engine() noexcept { return engine_; }
 
  private:
@@ -73,6 +77,7 @@ class Trainer {
   void make_state();
   void check_memory();
   void count_activations();
+  nlohmann::json load();
   void start();
   RunResult run_steps();
   StepRecord step(std::int64_t index);
@@ -81,9 +86,11 @@ class Trainer {
   void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
   void open_pass(const StepPlan& plan, int index);
   bool evaluates_after(std::int64_t index) const;
-  void evaluate(StepRecord& record);
+  bool evaluate(StepRecord& record);
+  bool stalls() const;
+  void log_stall(std::int64_t done);
   double evaluation_loss();
-  void save(std::int64_t done, bool at_end);
+  void save(std::int64_t done, bool at_end, bool is_best = false);
   bool end_step(StepRecord& record, Clock::time_point begin);
   void write_results(RunResult& result, double wall_seconds);
 
@@ -133,6 +140,7 @@ class Trainer {
   bool weights_finite_ = true;  // no infinite or NaN weight after the newest non-finite step
   bool all_written_ = true;     // every rank has written its file of the save beside training
 
+  BestLoss best_;
   Reporting reporting_;
   // Destroyed before the optimizer, whose moments a save beside training reads.
   std::optional<Saving> saving_;

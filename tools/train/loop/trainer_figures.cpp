@@ -26,8 +26,12 @@ void Trainer::check_memory() {
 
 // Counts the device memory allocated outside the engine.
 void Trainer::count_activations() {
+  const std::uint64_t held =
+      activations_
+          ? activations_->bytes()
+          : Activations::bytes_for(setup_.model, activation_plan(options_, setup_.memory.kind));
   engine_.memory().activations =
-      activations_->bytes() + ids_.bytes() + exchange_.bytes() + setup_.machine.ops->device_bytes();
+      held + ids_.bytes() + exchange_.bytes() + setup_.machine.ops->device_bytes();
 }
 
 // Records the bytes that collectives carried since the previous call.
@@ -156,7 +160,15 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   if (has_time && !result.steps.empty()) {
     check_peak(peak_, world_, setup_.machine, atoll::dtype_from_name(options_.dtype),
                options_.peak_seconds);
-    reporting_.metrics().set_peak(peak_.flops, peak_.measured);
+    Metrics& metrics = reporting_.metrics();
+    metrics.set_peak(peak_.flops, peak_.measured);
+    if (metrics.peak_beaten() && world_.rank() == 0) {
+      log::warn(
+          "a step was faster than the peak of matrix products that had been measured, so that peak "
+          "was too low: {} refers to {:.3g} TFLOP/s per rank now",
+          peak_.source == "measured" ? "MFU" : "mfu_measured",
+          metrics.base().measured_flops / 1e12);
+    }
   }
   info.peak_source = peak_.source;
   result.summary = reporting_.metrics().summary();

@@ -10,7 +10,7 @@ std::vector<MissedGate> missed_gates(const Gates& gates, std::optional<double> m
   if (gates.min_mfu > 0 && !mfu) {
     missed.push_back(
         {mfu_gate_exit,
-         "--min-mfu: no step was measured, so MFU is unknown: the first --warmup-steps "
+         "--min-mfu: no step was measured, so MFU is unknown: the first --untimed-steps "
          "after each start do not count, so run more steps"});
   } else if (gates.min_mfu > 0 && *mfu < gates.min_mfu) {
     missed.push_back({mfu_gate_exit, fmt::format("--min-mfu: MFU was {:.2f} %, below the limit of "

@@ -1,5 +1,7 @@
 #include "report/metrics.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -89,7 +91,32 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
   return speed;
 }
 
+std::string LossWatch::step(double loss) {
+  constexpr std::size_t window = 5;
+  if (warned_ || !std::isfinite(loss)) return "";
+  recent_.push_back(loss);
+  if (recent_.size() > window) recent_.pop_front();
+  if (recent_.size() < window) return "";
+  const double mean = std::reduce(recent_.begin(), recent_.end()) / window;
+  lowest_ = std::min(lowest_.value_or(mean), mean);
+  if (mean < std::max(2 * *lowest_, *lowest_ + 0.5)) return "";
+  warned_ = true;
+  return fmt::format(
+      "the loss has risen from {:.3f} to {:.3f} (means of {} steps): the run diverges; lower --lr "
+      "or lengthen --warmup-steps",
+      *lowest_, mean, window);
+}
+
+void Metrics::raise_peak(const StepRecord& step) {
+  const double reached = speed_of(step, base_).tflops.value_or(0) * tera;
+  if (base_.measured_flops <= 0 || reached <= base_.measured_flops) return;
+  if (base_.peak_flops == base_.measured_flops) base_.peak_flops = reached;
+  base_.measured_flops = reached;
+  peak_beaten_ = true;
+}
+
 void Metrics::add(const StepRecord& step) {
+  raise_peak(step);
   if (summary_.steps == 0) summary_.loss_first = step.loss;
   summary_.nonfinite_steps += step.nonfinite ? 1 : 0;
   summary_.skipped_steps += step.skipped ? 1 : 0;
@@ -105,7 +132,7 @@ void Metrics::add(const StepRecord& step) {
     if (last_losses_.size() > loss_window) last_losses_.pop_front();
   }
   accumulate(step, summary_.totals);
-  if (++summary_.steps <= base_.warmup_steps) return;
+  if (++summary_.steps <= base_.untimed_steps) return;
   ++summary_.timed_steps;
   accumulate(step, timed_);
 }

@@ -4,6 +4,7 @@
 // positions hold none. real + padded = positions computed. All counts include all ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -52,7 +53,7 @@ struct StepRecord {
 
 // Constants that turn counts into rates.
 struct SpeedBase {
-  std::int64_t warmup_steps = 0;  // first steps of this run, excluded from rates and fractions
+  std::int64_t untimed_steps = 0;  // first steps of this run, excluded from rates and fractions
   // Parameters of the model: N in the estimate of 6 N FLOPs per token.
   std::int64_t parameters = 0;
   double peak_flops = 0;      // FLOP/s of one rank, measured or published; 0: unknown
@@ -97,7 +98,7 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
 struct Summary {
   std::int64_t steps = 0;
   std::int64_t timed_steps = 0;
-  StepRecord totals;                 // sums of all records, including those of the warm-up
+  StepRecord totals;                 // sums of all records, including the untimed ones
   std::int64_t nonfinite_steps = 0;  // steps whose loss or gradient norm was not finite
   std::int64_t skipped_steps = 0;    // nonfinite steps that changed no weights
   // Losses that are not finite count only in loss_first.
@@ -107,7 +108,7 @@ struct Summary {
   std::optional<double> eval_loss;  // loss of the last evaluation
   std::optional<double> eval_loss_min;
   std::optional<double> eval_loss_average;  // loss of the averaged weights in the last evaluation
-  Speed speed;                              // rates of the steps after the warm-up
+  Speed speed;                              // rates of the timed steps
 };
 
 // Steps of a run that were not finite.
@@ -118,28 +119,48 @@ struct BadSteps {
 
 inline constexpr std::size_t loss_window = 20;
 
+// Notices that the loss of a run rises instead of falling.
+class LossWatch {
+ public:
+  // Notes the loss of a step; ignores infinity and NaN. Returns a line when the mean of five steps
+  // has for the first time become twice the lowest such mean, and 0.5 above it; otherwise "".
+  std::string step(double loss);
+
+ private:
+  std::deque<double> recent_;
+  std::optional<double> lowest_;
+  bool warned_ = false;
+};
+
 class Metrics {
  public:
   explicit Metrics(const SpeedBase& base) : base_(base) {}
 
+  // Adds a step. If it was faster than the measured peak, which was then measured too low, its rate
+  // becomes the peak.
   void add(const StepRecord& step);
 
   const SpeedBase& base() const noexcept { return base_; }
-  // Replaces the peak by a later and better measurement.
+  // Raises the peak to a later and better measurement.
   void set_peak(double peak_flops, double measured_flops) noexcept {
-    base_.peak_flops = peak_flops;
-    base_.measured_flops = measured_flops;
+    base_.peak_flops = std::max(base_.peak_flops, peak_flops);
+    base_.measured_flops = std::max(base_.measured_flops, measured_flops);
   }
+  // Whether a step was faster than the peak that had been measured.
+  bool peak_beaten() const noexcept { return peak_beaten_; }
   Summary summary() const;
 
-  // Speed of all steps since the warm-up, for the progress line.
+  // Speed of all timed steps, for the progress line.
   Speed running() const;
   BadSteps bad_steps() const noexcept { return {summary_.skipped_steps, summary_.nonfinite_steps}; }
 
  private:
+  void raise_peak(const StepRecord& step);
+
   SpeedBase base_;
+  bool peak_beaten_ = false;
   Summary summary_;                 // figures of all steps, still without loss_last and speed
-  StepRecord timed_;                // sum of the records of the steps after the warm-up
+  StepRecord timed_;                // sum of the records of the timed steps
   std::deque<double> last_losses_;  // finite losses of the last steps, at most loss_window
 };
 

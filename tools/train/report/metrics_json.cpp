@@ -104,7 +104,7 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
            {"fp8", run.fp8},
            {"approx_tokens_per_rank", std::llround(per_rank)},
            {"steps", summary.steps},
-           {"warmup_steps", summary.steps - summary.timed_steps},
+           {"untimed_steps", summary.steps - summary.timed_steps},
            {"nonfinite_steps", summary.nonfinite_steps},
            {"skipped_steps", summary.skipped_steps},
            {"samples", summary.totals.samples},

@@ -33,7 +33,7 @@ struct RunInfo {
   std::int64_t proportional_memory_bytes = 0;
   std::int64_t checkpoints = 0;   // checkpoints that the run has begun
   double checkpoint_stall_s = 0;  // time that rank 0's training has waited for them
-  double wall_time_s = 0;  // duration of the training loop, including warm-up and checkpoints
+  double wall_time_s = 0;  // duration of the training loop, including untimed steps and checkpoints
 };
 
 // Unknown and non-finite numbers are null. `fsdp` is whether anything is sharded; other trainers

@@ -124,12 +124,14 @@ Utilization use_between(const MachineCounters& before, const MachineCounters& af
                         int ranks) {
   Utilization use;
   const double total = after.machine_total_s - before.machine_total_s;
-  // The counters of a process are finer than those of the machine, so their ratio may pass 1.
+  // The counters of a process are finer than those of the machine, and the other ranks may use less
+  // than this one, so the ranks' share may seem larger than the machine's.
   const auto share = [&](double part) {
     return total > 0 ? std::clamp(part / total, 0.0, 1.0) : 0;
   };
   use.cpu_machine = share(after.machine_busy_s - before.machine_busy_s);
-  use.cpu_ranks = share(ranks * (after.process_cpu_s - before.process_cpu_s));
+  use.cpu_ranks =
+      std::min(use.cpu_machine, share(ranks * (after.process_cpu_s - before.process_cpu_s)));
   if (after.memory_total > 0) {
     use.memory_used_fraction = 1 - after.memory_available / after.memory_total;
   }

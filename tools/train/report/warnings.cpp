@@ -158,7 +158,7 @@ void check_figures(const json& args, const json& metrics, std::vector<RunWarning
     warnings.push_back(
         {"nonfinite",
          fmt::format("in {:.0f} steps the loss or gradient norm was infinite or NaN", *bad),
-         "lower --lr or lengthen --lr-warmup; the log names the first tensor"});
+         "lower --lr or lengthen --warmup-steps; the log names the first tensor"});
   }
 }
 

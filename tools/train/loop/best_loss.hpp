@@ -1,0 +1,39 @@
+// The best evaluation of a run, for --keep-best and --early-stopping.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace train {
+
+// Equal on all ranks, because the losses are.
+class BestLoss {
+ public:
+  // `data` identifies the samples of the evaluation.
+  explicit BestLoss(std::string data) : data_(std::move(data)) {}
+
+  // Takes over what a checkpoint of `done` steps recorded. Ignores losses on other samples or of
+  // later steps, and what this class did not write.
+  void resume(const nlohmann::json& recorded, std::int64_t done);
+  nlohmann::json recorded() const;
+
+  // Notes the loss of an evaluation after `step` steps. Returns whether it is the lowest so far;
+  // NaN never is.
+  bool add(double loss, std::int64_t step);
+
+  std::optional<double> loss() const noexcept { return loss_; }
+  std::int64_t step() const noexcept { return step_; }
+  // Number of evaluations since the best one.
+  std::int64_t since() const noexcept { return since_; }
+
+ private:
+  std::string data_;
+  std::optional<double> loss_;  // none before the first evaluation
+  std::int64_t step_ = 0;
+  std::int64_t since_ = 0;
+};
+
+}  // namespace train

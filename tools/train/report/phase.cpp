@@ -1,0 +1,103 @@
+#include "report/phase.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "report/log.hpp"
+
+namespace train {
+namespace {
+
+PhaseDisplay* current = nullptr;
+
+}  // namespace
+
+PhaseDisplay::Intervals PhaseDisplay::usual(Surface surface) {
+  using std::chrono::seconds;
+  if (surface == Surface::terminal) return {seconds(1), seconds(1)};
+  return {seconds(10), seconds(60)};
+}
+
+PhaseDisplay::PhaseDisplay(std::FILE* stream, Surface surface, Intervals intervals)
+    : stream_(stream), surface_(surface), intervals_(intervals) {
+  if (surface == Surface::silent) return;
+  thread_ = std::thread([this] { run(); });
+  current = this;
+}
+
+PhaseDisplay::~PhaseDisplay() {
+  if (!thread_.joinable()) return;
+  current = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void PhaseDisplay::run() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    if (phases_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const auto now = Clock::now();
+    if (now < phases_.back().next) {
+      const auto next = phases_.back().next;  // a phase that begins meanwhile may move the entry
+      changed_.wait_until(lock, next);
+      continue;
+    }
+    show(phases_.back(), now);
+    phases_.back().next = now + intervals_.next;
+  }
+}
+
+// The cursor stays at the start of a terminal's line, so that a message of the log replaces it.
+void PhaseDisplay::show(const Entry& entry, Clock::time_point now) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - entry.begin).count();
+  const std::string part =
+      entry.total > 0 ? fmt::format(" ({} of {})", entry.done, entry.total) : "";
+  const std::string line = fmt::format("{}{}: {} s", entry.what, part, seconds);
+  if (surface_ == Surface::log) return log::info("{}", line);
+  fmt::print(stream_, "\r\x1b[K{}\r", line);
+  std::fflush(stream_);
+  line_open_ = true;
+}
+
+void PhaseDisplay::erase() {
+  if (!line_open_) return;
+  std::fputs("\r\x1b[K", stream_);
+  std::fflush(stream_);
+  line_open_ = false;
+}
+
+Phase::Phase(std::string what) : display_(current) {
+  if (display_ == nullptr) return;
+  {
+    const std::lock_guard lock(display_->mutex_);
+    const auto now = PhaseDisplay::Clock::now();
+    display_->phases_.push_back({std::move(what), now, now + display_->intervals_.first});
+  }
+  display_->changed_.notify_one();
+}
+
+Phase::~Phase() {
+  if (display_ == nullptr) return;
+  const std::lock_guard lock(display_->mutex_);
+  display_->erase();
+  display_->phases_.pop_back();
+  if (display_->phases_.empty()) return;
+  display_->phases_.back().next = PhaseDisplay::Clock::now() + display_->intervals_.first;
+}
+
+void Phase::progress(std::int64_t done, std::int64_t total) {
+  if (display_ == nullptr) return;
+  const std::lock_guard lock(display_->mutex_);
+  display_->phases_.back().done = done;
+  display_->phases_.back().total = total;
+}
+
+}  // namespace train
