@@ -165,15 +165,20 @@ TEST_CASE("phases: a terminal shows the innermost one, with its part and seconds
       {
         train::Phase inner("evaluation");
         inner.progress(3, 8);
-        std::this_thread::sleep_for(200ms);
+        // A busy machine may show the line late.
+        for (int i = 0; first < 1s && surface == train::Surface::terminal && i < 1000; ++i) {
+          if (TemporaryFolder::read(path).find("evaluation") != std::string::npos) break;
+          std::this_thread::sleep_for(10ms);
+        }
       }
       { const train::Phase quick("reading"); }
     }
     std::fclose(file);
     return TemporaryFolder::read(path);
   };
-  CHECK(shown(train::Surface::terminal, 50ms)
-            .starts_with("\r\x1b[Kevaluation (3 of 8): 0 s\r\r\x1b[K"));
+  const std::string text = shown(train::Surface::terminal, 50ms);
+  CHECK(text.find("\r\x1b[Kevaluation (3 of 8): ") != text.npos);
+  CHECK(text.ends_with(" s\r\r\x1b[K"));  // the line is erased at the end of its phase
   CHECK(shown(train::Surface::terminal, 10min).empty());
   CHECK(shown(train::Surface::silent, 50ms).empty());
 }
