@@ -152,6 +152,20 @@ TEST_CASE("the best evaluation: its checkpoint stays, and a run without a better
   CHECK(run_job(2, options).front().run.steps.size() > 1);
 }
 
+TEST_CASE("evaluations that are not numbers are never the best, and end a run") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.lr = 1e30;  // after the first step every loss is infinite or NaN
+  options.warmup_steps = 0;
+  options.eval_every = 1;
+  options.early_stopping = 2;
+  options.save_checkpoint = true;
+  options.keep_best = true;
+  const auto job = run_job(2, options);
+  CHECK(job.front().run.steps.size() == 2);
+  CHECK_FALSE(std::filesystem::exists(std::filesystem::path(options.out) / "best"));
+}
+
 TEST_CASE("mixed token files train alike on any number of ranks") {
   const TemporaryFolder folder;
   auto options = base(folder);

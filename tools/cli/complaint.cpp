@@ -102,7 +102,7 @@ std::string complaint(const CLI::App& app, const CLI::Error& error,
                        fmt::join(words, " "));
   }
   const std::string ours = meant(app, plain(*flag), foreign);
-  // What another program has as a flag may be a program or a variable here.
+  // The counterpart of another program's flag may be a program or an environment variable.
   return fmt::format("{}: there is no such flag{}", flag->substr(0, flag->find('=')),
                      ours.empty() || ours.starts_with("--") ? ask(ours) : "; use " + ours);
 }

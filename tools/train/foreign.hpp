@@ -1,4 +1,5 @@
-// What people type who come from other trainers: transformers, accelerate, axolotl, torchtitan.
+// Flags and values of other trainers (transformers, accelerate, axolotl, torchtitan and more), and
+// their counterparts in atoll-train, for error messages.
 #pragma once
 
 #include <span>

@@ -22,8 +22,8 @@ bool Trainer::evaluates_after(std::int64_t index) const {
   return due || index + 1 == options_.steps;
 }
 
-// Fills in the losses of an evaluation, and notes the loss if it is the best so far, which it then
-// returns as true. Collective; call it between steps.
+// Fills in the losses of an evaluation. Returns true if the loss is the best of the run so far.
+// Collective; call it between steps.
 bool Trainer::evaluate(StepRecord& record) {
   record.eval_loss = evaluation_loss();
   if (averaging_) {

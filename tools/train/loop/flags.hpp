@@ -21,7 +21,7 @@ struct Numbers {
 // The words that a flag takes, beside its default. --help-all and the completion list them.
 using Words = std::vector<std::string_view>;
 
-// What else must be given with a flag. `text` completes the error "--flag: needs ...".
+// A condition on the other flags without which a flag is refused. `text` completes the error "--flag: needs ...".
 struct Needs {
   bool (*holds)(const RunOptions&) = nullptr;
   std::string_view text{};

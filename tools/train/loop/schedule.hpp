@@ -20,7 +20,7 @@ double learning_rate(const RunOptions& options, std::int64_t step);
 // adapters are trained, 1e-3 for random weights. Returns a line that says so; "" if --lr was given.
 std::string choose_rate(RunOptions& options, bool loads_weights);
 
-// What decides the rates of all steps, as a checkpoint records it.
+// Returns the flags that decide the learning rates of all steps. Checkpoints record them.
 nlohmann::json schedule_of(const RunOptions& options);
 // Takes over --lr from the schedule that a checkpoint records, unless it was given; from one that
 // records none, 1e-3. Returns a line if the rate after `done` steps is not the one with which the

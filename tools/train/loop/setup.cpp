@@ -379,8 +379,7 @@ atoll::Topology discovered(atoll::World& world) {
   return atoll::Topology::discover(world);
 }
 
-// What the files of a run have, equal on all ranks except for the weights, which are compared
-// later.
+// The inputs that a run reads from its files. compare_files() checks that all ranks have the same.
 struct Inputs {
   std::string given;  // as Setup::given
   std::unique_ptr<const Tokenizer> tokenizer;

@@ -100,7 +100,7 @@ nlohmann::json Trainer::load() {
     };
     setup_.rate_why = resume_rate(options_, held("schedule"), first_step_);
     best_.resume(held("best"), first_step_);
-    if (options_.keep_best && world_.rank() == 0)
+    if (options_.keep_best && !options_.evaluate && world_.rank() == 0)
       unlink_later_best(reporting_.folder(), first_step_);
   } else {
     require(!options_.evaluate || options_.resume.empty(),
@@ -333,10 +333,12 @@ bool Trainer::end_step(StepRecord& record, Clock::time_point begin) {
 void Trainer::log_stall(std::int64_t done) {
   if (world_.rank() != 0) return;
   reporting_.end_line();
-  log::info(
-      "--early-stopping {}: the evaluation of step {} has the lowest loss, {:.4f}, so the run ends "
-      "after step {}",
-      options_.early_stopping, best_.step(), *best_.loss(), done);
+  const std::string why = best_.loss()
+                              ? fmt::format("the evaluation of step {} has the lowest loss, {:.4f}",
+                                            best_.step(), *best_.loss())
+                              : "no evaluation had a loss that is a number";
+  log::info("--early-stopping {}: {}, so the run ends after step {}", options_.early_stopping, why,
+            done);
 }
 
 void Trainer::save(std::int64_t done, bool at_end, bool is_best) {
