@@ -295,10 +295,7 @@ void Exchange::poll_all(const std::function<bool()>& done, std::chrono::nanoseco
   for (; count < needs_.size() && armed == Transport::Armed::sleep; ++count) {
     armed = team_.transports[count]->arm(tickets_[count], needs_[count], descriptors);
   }
-  if (armed == Transport::Armed::sleep && !done()) {
-    const timespec time{0, static_cast<long>(limit.count())};
-    ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
-  }
+  if (armed == Transport::Armed::sleep && !done()) poll_for(descriptors, limit);
   for (std::size_t i = 0; i < count; ++i) team_.transports[i]->disarm();
 }
 

@@ -32,6 +32,13 @@ struct Need {
   Direction direction;
 };
 
+// Sleeps until one of the descriptors is ready, or for `limit`.
+inline void poll_for(std::span<pollfd> descriptors, std::chrono::nanoseconds limit) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
+  const timespec time{seconds.count(), (limit - seconds).count()};
+  ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
+}
+
 class Transport {
  public:
   enum class Armed {
@@ -65,15 +72,19 @@ class Transport {
   // Sleeps until one of `needs` may be met, until another thread calls wake(), or for `limit`. May
   // return early.
   virtual void wait(std::uint32_t ticket, std::span<const Need> needs,
-                    std::chrono::nanoseconds limit) = 0;
+                    std::chrono::nanoseconds limit) {
+    std::vector<pollfd> descriptors;
+    if (arm(ticket, needs, descriptors) == Armed::sleep) poll_for(descriptors, limit);
+    disarm();
+  }
   // arm() and disarm() are the two halves of wait(), for a caller that waits for several transports
   // in one poll(). arm() appends the file descriptors to poll. The caller must call disarm()
   // afterwards, whatever arm() returned.
   virtual Armed arm(std::uint32_t ticket, std::span<const Need> needs,
                     std::vector<pollfd>& descriptors) = 0;
-  virtual void disarm() noexcept = 0;
-  // Ends a wait() in progress.
-  virtual void wake() noexcept = 0;
+  virtual void disarm() noexcept {}
+  // Ends a wait() in progress. Not needed if wait() always ends within its time limit.
+  virtual void wake() noexcept {}
 
   // The functions below let an RDMA transport move bytes between the buffers of two ranks without a
   // copy. Other transports need not override them.

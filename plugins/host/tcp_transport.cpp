@@ -109,16 +109,6 @@ std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {
   return move(peer, Direction::recv, [&](Link& link) { return link.recv(data); });
 }
 
-void TcpTransport::wait(std::uint32_t ticket, std::span<const Need> needs,
-                        std::chrono::nanoseconds limit) {
-  descriptors_.clear();
-  arm(ticket, needs, descriptors_);
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
-  const timespec time{static_cast<time_t>(seconds.count()),
-                      static_cast<long>((limit - seconds).count())};
-  ::ppoll(descriptors_.data(), descriptors_.size(), &time, nullptr);
-}
-
 TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/, std::span<const Need> needs,
                                       std::vector<pollfd>& descriptors) {
   look(needs);

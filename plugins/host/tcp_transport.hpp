@@ -46,12 +46,8 @@ class TcpTransport final : public atoll_collectives::Transport {
   bool can_spin() const noexcept override { return false; }
   std::uint32_t ticket() const noexcept override { return 0; }
   bool changed(std::uint32_t /*ticket*/) const noexcept override { return false; }
-  void wait(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
-            std::chrono::nanoseconds limit) override;
   Armed arm(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
             std::vector<pollfd>& descriptors) override;
-  void disarm() noexcept override {}
-  void wake() noexcept override {}  // not needed, because wait() always ends within its time limit
   void finish() noexcept override;
   std::string obstacle(int peer) override;
 
@@ -81,7 +77,6 @@ class TcpTransport final : public atoll_collectives::Transport {
   Options options_;
   std::vector<Peer> peers_;
   Clock::time_point next_look_{};
-  std::vector<pollfd> descriptors_;
 };
 
 }  // namespace atoll_host_backend

@@ -57,8 +57,7 @@ std::string VerbsTransport::description() const {
   return fmt::format("{}", fmt::join(lines, "; "));
 }
 
-// --- connecting
-// ----------------------------------------------------------------------------------
+// --- connecting ----------------------------------------------------------------------------------
 
 VerbsTransport::Peer& VerbsTransport::at(int rank) {
   auto& peer = peers_[static_cast<std::size_t>(rank)];
@@ -124,8 +123,7 @@ std::string VerbsTransport::obstacle(int rank) {
              : "its RDMA address is known, but nothing has arrived from it";
 }
 
-// --- moving bytes
-// --------------------------------------------------------------------------------
+// --- moving bytes --------------------------------------------------------------------------------
 
 void VerbsTransport::check(const Peer& peer) const {
   if (!peer.failure.empty()) throw Error(ATOLL_PEER_LOST, peer.failure);
@@ -234,8 +232,7 @@ bool VerbsTransport::changed(std::uint32_t ticket) const noexcept {
   return state_->events != ticket;
 }
 
-// --- waiting
-// -------------------------------------------------------------------------------------
+// --- waiting -------------------------------------------------------------------------------------
 
 // Returns false if no connection uses the port: it has no partner, or no peer is connected yet.
 bool VerbsTransport::is_used(std::size_t rail) const {
@@ -280,20 +277,7 @@ void VerbsTransport::disarm() noexcept {
   }
 }
 
-void VerbsTransport::wait(std::uint32_t ticket, std::span<const Need> needs,
-                          std::chrono::nanoseconds limit) {
-  std::vector<pollfd> descriptors;
-  if (arm(ticket, needs, descriptors) == Armed::sleep) {
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
-    const timespec time{static_cast<time_t>(seconds.count()),
-                        static_cast<long>((limit - seconds).count())};
-    ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
-  }
-  disarm();
-}
-
-// --- closing
-// -------------------------------------------------------------------------------------
+// --- closing -------------------------------------------------------------------------------------
 
 // Tells the peer that this rank sends no more. Returns true if there is nothing left to wait for:
 // the peer's adapter has taken everything, or the connection has failed. A peer that has closed

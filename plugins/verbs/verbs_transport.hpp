@@ -55,12 +55,9 @@ class VerbsTransport final : public atoll_collectives::Transport {
   bool can_spin() const noexcept override { return true; }
   std::uint32_t ticket() const noexcept override { return state_->events; }
   bool changed(std::uint32_t ticket) const noexcept override;
-  void wait(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
-            std::chrono::nanoseconds limit) override;
   Armed arm(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
             std::vector<pollfd>& descriptors) override;
   void disarm() noexcept override;
-  void wake() noexcept override {}  // not needed, because wait() always ends within its time limit
   void finish() noexcept override;
   void add_memory(std::span<std::byte> memory) override { ranges_.add(hcas_, memory); }
   void remove_memory(const std::byte* memory) override { ranges_.remove(memory); }

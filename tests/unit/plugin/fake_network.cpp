@@ -67,19 +67,12 @@ class FakeNetwork final : public Transport {
   bool can_spin() const noexcept override { return false; }
   std::uint32_t ticket() const noexcept override { return 0; }
   bool changed(std::uint32_t /*ticket*/) const noexcept override { return false; }
-  void wait(std::uint32_t ticket, std::span<const Need> needs,
-            std::chrono::nanoseconds /*limit*/) override {
-    std::vector<pollfd> descriptors;
-    arm(ticket, needs, descriptors);
-  }
   Armed arm(std::uint32_t /*ticket*/, std::span<const Need> needs,
             std::vector<pollfd>& descriptors) override {
     descriptors.push_back({readable_.get(), POLLIN, 0});
     if (!needs.empty()) ++seen_.sleeps;
     return Armed::sleep;
   }
-  void disarm() noexcept override {}
-  void wake() noexcept override {}
   void finish() noexcept override {}
 
  private:
