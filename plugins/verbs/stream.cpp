@@ -61,8 +61,7 @@ void Stream::attach(Wire& wire, const Region& own, const Region& image, const Ta
   pump();
 }
 
-// --- sending
-// -------------------------------------------------------------------------------------
+// --- sending -------------------------------------------------------------------------------------
 
 std::size_t Stream::send(std::span<const std::byte> data) {
   if (wire_ == nullptr) return 0;
@@ -157,8 +156,7 @@ bool Stream::close() {
   return !has_news_;
 }
 
-// --- receiving
-// -----------------------------------------------------------------------------------
+// --- receiving -----------------------------------------------------------------------------------
 
 void Stream::expect(std::span<std::byte> memory) {
   expected_.push_back({expected_end_, memory});
@@ -246,8 +244,7 @@ void Stream::arrived(std::uint32_t immediate) {
   if (next_number_ - number_told_ >= credits_ / news_share) has_news_ = true;
 }
 
-// --- counters and grants
-// -------------------------------------------------------------------------
+// --- counters and grants -------------------------------------------------------------------------
 
 void Stream::read_counters() {
   Counters& counters = head_->counters;

@@ -1,16 +1,11 @@
 // The questions that this rank answers, by name. Ranks ask them with Store::ask() and are answered
 // even while they compute or hang; store/wire_protocol.md has the messages.
 //
-// | name                  | asked by              | details                      | answer
-// |
-// | observe               | the store             | none                         | observation.cpp
-// |
-// | inquiry               | inquire()             | the operation that failed    | inquiry.cpp
-// |
-// | id of a communicator  | Communicator::abort() | who aborted it, and why      | none
-// |
-// | key of an engine      | the engine            | the asker's count of batches | the rank's own
-// |
+// name                 | asked by              | details                      | answer
+// observe              | the store             | none                         | observation.cpp
+// inquiry              | inquire()             | the operation that failed    | inquiry.cpp
+// id of a communicator | Communicator::abort() | who aborted it, and why      | none
+// key of an engine     | the engine            | the asker's count of batches | the rank's own
 #pragma once
 
 #include <cstddef>
