@@ -2,7 +2,6 @@
 // any Transport.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>

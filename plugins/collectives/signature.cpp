@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "sdk/backend.hpp"
-
 namespace atoll_collectives {
 namespace {
 

@@ -1,11 +1,8 @@
 #include "communicator.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <span>
 #include <string_view>
 #include <utility>
 

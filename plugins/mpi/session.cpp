@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "device/cpu/reduce.hpp"
-#include "sdk/backend.hpp"
 
 namespace atoll_mpi {
 namespace {

@@ -4,10 +4,7 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <string>
-#include <thread>
 #include <utility>
 
 #include "atoll/cuda/environment.hpp"

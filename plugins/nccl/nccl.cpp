@@ -6,7 +6,6 @@
 
 #include "atoll/cuda/context.hpp"
 #include "atoll/plugin_names.hpp"
-#include "sdk/backend.hpp"
 
 namespace atoll_nccl {
 namespace {

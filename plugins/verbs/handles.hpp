@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "sdk/backend.hpp"

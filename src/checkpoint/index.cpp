@@ -1,10 +1,7 @@
 #include "checkpoint/index.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
-#include <utility>
 
 #include "checkpoint/bounded_json.hpp"
 #include "checkpoint/digests.hpp"

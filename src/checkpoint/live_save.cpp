@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <utility>
 
 #include "checkpoint/safetensors.hpp"
-#include "core/errors.hpp"
 #include "core/limits.hpp"
 #include "world/process_failure.hpp"
 

@@ -7,7 +7,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <utility>
 
 #include "checkpoint/bounded_json.hpp"
 

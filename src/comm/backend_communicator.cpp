@@ -1,6 +1,5 @@
 #include "comm/backend_communicator.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -11,9 +10,7 @@
 #include "core/log.hpp"
 #include "core/operation_label.hpp"
 #include "core/terminal_safe.hpp"
-#include "device/backend.hpp"
 #include "flight/flight.hpp"
-#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "comm/registry/backend_choice.hpp"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <iterator>
 
 #include "comm/backend_communicator.hpp"

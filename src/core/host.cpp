@@ -1,6 +1,5 @@
 #include "core/host.hpp"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -20,7 +19,6 @@
 #include <memory>
 #include <sstream>
 #include <system_error>
-#include <vector>
 
 #include "core/errors.hpp"
 #include "core/parse.hpp"

@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/errors.hpp"
 #include "core/parse.hpp"
 
 namespace atoll_v1::atoll {

@@ -11,7 +11,6 @@
 #include <optional>
 #include <shared_mutex>
 #include <string>
-#include <utility>
 
 #include "core/errors.hpp"
 #include "core/terminal_safe.hpp"

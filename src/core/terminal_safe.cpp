@@ -4,7 +4,6 @@
 
 #include <array>
 #include <bit>
-#include <cstddef>
 
 namespace atoll_v1::atoll {
 namespace {

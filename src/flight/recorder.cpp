@@ -1,7 +1,5 @@
 #include "flight/recorder.hpp"
 
-#include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <limits>
 

@@ -11,12 +11,10 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <string_view>
 #include <thread>
 

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <string>
 
 #include "core/errors.hpp"
-#include "fsdp/setup.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <utility>
 
 #include "core/assert.hpp"
 #include "core/errors.hpp"

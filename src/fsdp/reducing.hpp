@@ -2,7 +2,6 @@
 // `reduce` and `replicate` sum them over ranks into sharded gradients.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>

@@ -3,12 +3,9 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
 #include <set>
-#include <utility>
 
-#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/terminal_safe.hpp"
 

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "core/errors.hpp"
 #include "core/parse.hpp"

@@ -1,13 +1,9 @@
 #include "fsdp/storage.hpp"
 
 #include <algorithm>
-#include <array>
-#include <memory>
 #include <numeric>
-#include <span>
 
 #include "core/errors.hpp"
-#include "device/backend.hpp"
 #include "device/int8_blocks.hpp"
 
 namespace atoll_v1::atoll::fsdp {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/errors.hpp"
 #include "store/client.hpp"
 
 namespace atoll_v1::atoll::store {

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 
 #include "collectives/communicator/processors.hpp"
 #include "collectives/layout.hpp"
 #include "collectives/shared_memory/caller_memory.hpp"
-#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <optional>
 #include <sstream>
-#include <string>
 #include <thread>
 
 #include "collectives/communicator/processors.hpp"

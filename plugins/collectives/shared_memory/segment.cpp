@@ -11,7 +11,6 @@
 
 #include "collectives/auth.hpp"
 #include "collectives/shared_memory/memory_file.hpp"
-#include "sdk/backend.hpp"
 
 namespace atoll_collectives {
 namespace {

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>

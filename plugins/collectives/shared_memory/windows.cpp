@@ -11,7 +11,6 @@
 #include <set>
 #include <span>
 #include <thread>
-#include <utility>
 
 #include "sdk/backend.hpp"
 

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "device/checked/fault_handler.hpp"

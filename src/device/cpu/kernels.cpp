@@ -25,8 +25,6 @@ HWY_BEFORE_NAMESPACE();
 namespace atoll_v1::atoll::cpu {
 namespace HWY_NAMESPACE {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
 template <class To, class From>
 void cast_loop(To* HWY_RESTRICT dst, const From* HWY_RESTRICT src, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) dst[i] = narrow<To>(widen(src[i]));
