@@ -4,176 +4,120 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "loop/flags.hpp"
 
 namespace train {
 namespace {
 
-// Names as cli::complaint() compares them: in lower case, with "-" between words.
-constexpr cli::ForeignName flags_of_others[] = {
-    // transformers (TrainingArguments and its example scripts), TRL, PEFT
-    {"adam-beta1", "--beta1"},
-    {"adam-beta2", "--beta2"},
-    {"adam-epsilon", "--epsilon"},
-    {"auto-find-batch-size", "--micro-batch 0"},
-    {"bf16", "--dtype bf16"},
-    {"data-seed", "--seed"},
-    {"dataset", "--data"},
-    {"dataset-name", "--data"},
-    {"deepspeed", "--strategy"},
-    {"do-eval", "--eval-split"},
-    {"early-stopping-patience", "--early-stopping"},
-    {"eval-steps", "--eval-every"},
-    {"eval-strategy", "--eval-every"},
-    {"evaluation-strategy", "--eval-every"},
-    {"fp16", "--dtype bf16"},
-    {"fsdp", "--strategy"},
-    {"fsdp-config", "--strategy"},
-    {"full-determinism", "ATOLL_DETERMINISTIC=1"},
-    {"gradient-accumulation-steps", "--global-batch"},
-    {"gradient-checkpointing", "--recompute full"},
-    {"group-by-length", "--pad-to pack"},
-    {"learning-rate", "--lr"},
-    {"load-best-model-at-end", "--keep-best"},
-    {"load-in-8bit", "--lora-base int8"},
-    {"logging-dir", "--out"},
-    {"lora-r", "--lora-rank"},
-    {"lr-scheduler-type", "--lr-schedule"},
-    {"max-eval-samples", "--eval-samples"},
-    {"max-grad-norm", "--clip"},
-    {"max-length", "--seq"},
-    {"max-seq-length", "--seq"},
-    {"max-steps", "--steps"},
-    {"max-train-samples", "--samples"},
-    {"model-id", "--model"},
-    {"model-name-or-path", "--model"},
-    {"no-cuda", "--device cpu"},
-    {"num-train-epochs", "--epochs"},
-    {"optim", "--optimizer"},
-    {"output-dir", "--out"},
-    {"packing", "--pad-to pack"},
-    {"per-device-eval-batch-size", "--micro-batch"},
-    {"per-device-train-batch-size", "--micro-batch"},
-    {"push-to-hub", "--export"},
-    {"report-to", "atoll-watch"},
-    {"resume-from-checkpoint", "--resume"},
-    {"save-steps", "--checkpoint-every"},
-    {"save-strategy", "--checkpoint-every"},
-    {"save-total-limit", "--keep-last"},
-    {"tokenizer-name", "--tokenizer"},
-    {"train-file", "--data"},
-    {"use-cpu", "--device cpu"},
-    {"validation-file", "--eval-data"},
-    {"validation-split-percentage", "--eval-split"},
-    // accelerate
-    {"fsdp-sharding-strategy", "--strategy"},
-    {"gradient-clipping", "--clip"},
-    {"mixed-precision", "--dtype"},
-    {"num-processes", "mpirun -n"},
-    {"nproc-per-node", "mpirun -n"},
-    {"zero-stage", "--strategy"},
-    // axolotl
-    {"adapter", "--lora-rank"},
-    {"base-model", "--model"},
-    {"datasets", "--data"},
-    {"load-in-4bit", "--lora-base int8"},
-    {"lora-target-modules", "--lora-targets"},
-    {"lr-scheduler", "--lr-schedule"},
-    {"micro-batch-size", "--micro-batch"},
-    {"num-epochs", "--epochs"},
-    {"sample-packing", "--pad-to pack"},
-    {"sequence-len", "--seq"},
-    {"train-on-inputs", "--train-on all"},
-    {"val-set-size", "--eval-split"},
-    {"wandb-project", "atoll-watch"},
-    // torchtitan
-    {"activation-checkpoint.mode", "--recompute"},
-    {"checkpoint.interval", "--checkpoint-every"},
-    {"job.config-file", "--config"},
-    {"job.dump-folder", "--out"},
-    {"lr-scheduler.decay-type", "--lr-schedule"},
-    {"lr-scheduler.warmup-steps", "--warmup-steps"},
-    {"metrics.enable-wandb", "atoll-watch"},
-    {"model.flavor", "--model"},
-    {"model.name", "--model"},
-    {"optimizer.lr", "--lr"},
-    {"optimizer.name", "--optimizer"},
-    {"parallelism.data-parallel-replicate-degree", "--mesh"},
-    {"parallelism.data-parallel-shard-degree", "--mesh"},
-    {"profiling.enable-profiling", "--trace"},
-    {"training.dataset", "--data"},
-    {"training.global-batch-size", "--global-batch"},
-    {"training.local-batch-size", "--micro-batch"},
-    {"training.max-norm", "--clip"},
-    {"training.mixed-precision-param", "--dtype"},
-    {"training.mixed-precision-reduce", "--reduce-dtype"},
-    {"training.seq-len", "--seq"},
-    {"training.steps", "--steps"},
-    // nanoGPT, llm.c, Megatron-LM and others
-    {"batch-size", "--micro-batch"},
-    {"clip-grad", "--clip"},
-    {"decay-lr", "--lr-schedule"},
-    {"eval-interval", "--eval-every"},
-    {"global-batch-size", "--global-batch"},
-    {"grad-clip", "--clip"},
-    {"init-from", "--init"},
-    {"lr-decay-style", "--lr-schedule"},
-    {"lr-warmup-iters", "--warmup-steps"},
-    {"max-iters", "--steps"},
-    {"min-lr", "--lr-min-ratio"},
-    {"save-interval", "--checkpoint-every"},
-    {"seq-length", "--seq"},
-    {"train-batch-size", "--global-batch"},
-    {"train-iters", "--steps"},
-    {"warmup", "--warmup-steps"},
-    {"warmup-iters", "--warmup-steps"},
+struct Counterparts {
+  std::string_view ours, theirs;  // `theirs`: the names of others, separated by spaces
+};
+// Names as cli::complaint() compares them: in lower case, with "-" between words. They are those of
+// transformers (TrainingArguments and its example scripts), TRL, PEFT, accelerate, axolotl,
+// torchtitan, nanoGPT, llm.c, Megatron-LM and others.
+constexpr Counterparts flags_of_others[] = {
+    {"--beta1", "adam-beta1"},
+    {"--beta2", "adam-beta2"},
+    {"--checkpoint-every", "save-steps save-strategy checkpoint.interval save-interval"},
+    {"--clip", "max-grad-norm gradient-clipping training.max-norm clip-grad grad-clip"},
+    {"--config", "job.config-file"},
+    {"--data", "dataset dataset-name train-file datasets training.dataset"},
+    {"--device cpu", "no-cuda use-cpu"},
+    {"--dtype", "mixed-precision training.mixed-precision-param"},
+    {"--dtype bf16", "bf16 fp16"},
+    {"--early-stopping", "early-stopping-patience"},
+    {"--epochs", "num-train-epochs num-epochs"},
+    {"--epsilon", "adam-epsilon"},
+    {"--eval-data", "validation-file"},
+    {"--eval-every", "eval-steps eval-strategy evaluation-strategy eval-interval"},
+    {"--eval-samples", "max-eval-samples"},
+    {"--eval-split", "do-eval validation-split-percentage val-set-size"},
+    {"--export", "push-to-hub"},
+    {"--global-batch",
+     "gradient-accumulation-steps training.global-batch-size global-batch-size train-batch-size"},
+    {"--init", "init-from"},
+    {"--keep-best", "load-best-model-at-end"},
+    {"--keep-last", "save-total-limit"},
+    {"--lora-base int8", "load-in-8bit load-in-4bit"},
+    {"--lora-rank", "lora-r adapter"},
+    {"--lora-targets", "lora-target-modules"},
+    {"--lr", "learning-rate optimizer.lr"},
+    {"--lr-min-ratio", "min-lr"},
+    {"--lr-schedule",
+     "lr-scheduler-type lr-scheduler lr-scheduler.decay-type decay-lr lr-decay-style"},
+    {"--mesh", "parallelism.data-parallel-replicate-degree parallelism.data-parallel-shard-degree"},
+    {"--micro-batch",
+     "per-device-eval-batch-size per-device-train-batch-size micro-batch-size "
+     "training.local-batch-size batch-size"},
+    {"--micro-batch 0", "auto-find-batch-size"},
+    {"--model", "model-id model-name-or-path base-model model.flavor model.name"},
+    {"--optimizer", "optim optimizer.name"},
+    {"--out", "logging-dir output-dir job.dump-folder"},
+    {"--pad-to pack", "group-by-length packing sample-packing"},
+    {"--recompute", "activation-checkpoint.mode"},
+    {"--recompute full", "gradient-checkpointing"},
+    {"--reduce-dtype", "training.mixed-precision-reduce"},
+    {"--resume", "resume-from-checkpoint"},
+    {"--samples", "max-train-samples"},
+    {"--seed", "data-seed"},
+    {"--seq", "max-length max-seq-length sequence-len training.seq-len seq-length"},
+    {"--steps", "max-steps training.steps max-iters train-iters"},
+    {"--strategy", "deepspeed fsdp fsdp-config fsdp-sharding-strategy zero-stage"},
+    {"--tokenizer", "tokenizer-name"},
+    {"--trace", "profiling.enable-profiling"},
+    {"--train-on all", "train-on-inputs"},
+    {"--warmup-steps", "lr-scheduler.warmup-steps lr-warmup-iters warmup warmup-iters"},
+    {"ATOLL_DETERMINISTIC=1", "full-determinism"},
+    {"atoll-watch", "report-to wandb-project metrics.enable-wandb"},
+    {"mpirun -n", "num-processes nproc-per-node"},
 };
 
-struct ForeignWord {
-  std::string_view flags, theirs, ours;  // `flags`: flags that take the word, each with a space
+struct ForeignWords {
+  std::string_view flags, ours, theirs;  // flags that take the word; lists separated by spaces
 };
-constexpr std::string_view types = "--dtype --reduce-dtype --moments --export-dtype ";
-// Words in lower case, with "_" between words.
-constexpr ForeignWord words_of_others[] = {
-    {types, "bfloat16", "bf16"},
-    {types, "torch.bfloat16", "bf16"},
-    {types, "float32", "f32"},
-    {types, "torch.float32", "f32"},
-    {types, "fp32", "f32"},
-    {types, "float", "f32"},
-    {"--export-dtype ", "float16", "f16"},
-    {"--export-dtype ", "fp16", "f16"},
-    {types, "float16", "bf16"},
-    {types, "fp16", "bf16"},
-    {"--strategy ", "ddp", "no_shard"},
-    {"--strategy ", "zero1", "shard_optimizer"},
-    {"--strategy ", "zero_1", "shard_optimizer"},
-    {"--strategy ", "zero2", "shard_grad"},
-    {"--strategy ", "zero_2", "shard_grad"},
-    {"--strategy ", "shard_grad_op", "shard_grad"},
-    {"--strategy ", "zero3", "full_shard"},
-    {"--strategy ", "zero_3", "full_shard"},
-    {"--strategy ", "fsdp", "full_shard"},
-    {"--strategy ", "fsdp2", "full_shard"},
-    {"--strategy ", "hsdp", "hybrid_shard"},
-    {"--strategy ", "_hybrid_shard_zero2", "hybrid_shard_grad"},
-    {"--lr-schedule ", "constant_with_warmup", "constant"},
-    {"--lr-schedule ", "cosine_with_min_lr", "cosine"},
-    {"--lr-schedule ", "warmup_stable_decay", "wsd"},
-    {"--optimizer ", "adam", "adamw"},
-    {"--optimizer ", "adamw_torch", "adamw"},
-    {"--optimizer ", "adamw_torch_fused", "adamw"},
-    {"--recompute ", "true", "full"},
-    {"--recompute ", "false", "none"},
-    {"--recompute ", "off", "none"},
-    {"--pad-to ", "max_length", "seq"},
-    {"--pad-to ", "packing", "pack"},
-    {"--train-on ", "assistant", "output"},
-    {"--device ", "gpu", "cuda"},
+constexpr std::string_view types = "--dtype --reduce-dtype --moments --export-dtype";
+// Words in lower case, with "_" between words. The first row with a word decides.
+constexpr ForeignWords words_of_others[] = {
+    {types, "f32", "float32 torch.float32 fp32 float"},
+    {"--export-dtype", "f16", "float16 fp16"},
+    {types, "bf16", "bfloat16 torch.bfloat16 float16 fp16"},
+    {"--strategy", "no_shard", "ddp"},
+    {"--strategy", "shard_optimizer", "zero1 zero_1"},
+    {"--strategy", "shard_grad", "zero2 zero_2 shard_grad_op"},
+    {"--strategy", "full_shard", "zero3 zero_3 fsdp fsdp2"},
+    {"--strategy", "hybrid_shard", "hsdp"},
+    {"--strategy", "hybrid_shard_grad", "_hybrid_shard_zero2"},
+    {"--lr-schedule", "constant", "constant_with_warmup"},
+    {"--lr-schedule", "cosine", "cosine_with_min_lr"},
+    {"--lr-schedule", "wsd", "warmup_stable_decay"},
+    {"--optimizer", "adamw", "adam adamw_torch adamw_torch_fused"},
+    {"--recompute", "full", "true"},
+    {"--recompute", "none", "false off"},
+    {"--pad-to", "seq", "max_length"},
+    {"--pad-to", "pack", "packing"},
+    {"--train-on", "output", "assistant"},
+    {"--device", "cuda", "gpu"},
 };
+
+// Calls body with each word of a list that spaces separate.
+template <class Body>
+void each_word(std::string_view list, const Body& body) {
+  for (std::size_t end = 0; !list.empty(); list.remove_prefix(std::min(end + 1, list.size()))) {
+    end = std::min(list.find(' '), list.size());
+    body(list.substr(0, end));
+  }
+}
+
+bool has_word(std::string_view list, std::string_view word) {
+  bool found = false;
+  each_word(list, [&](std::string_view one) { found = found || one == word; });
+  return found;
+}
 
 std::string plain(std::string_view word) {
   std::string name(word);
@@ -190,18 +134,24 @@ std::string_view own_word(const Flag& flag, const std::string& word) {
   const auto known =
       std::ranges::find_if(flag.words, [&](std::string_view own) { return plain(own) == name; });
   if (known != flag.words.end()) return *known;
-  const std::string taken = std::string(flag.name()) + " ";
-  for (const ForeignWord& foreign : words_of_others) {
-    if (foreign.theirs == name && foreign.flags.find(taken) != foreign.flags.npos) {
-      return foreign.ours;
-    }
-  }
-  return "";
+  const auto* const foreign = std::ranges::find_if(words_of_others, [&](const ForeignWords& row) {
+    return has_word(row.flags, flag.name()) && has_word(row.theirs, name);
+  });
+  return foreign == std::end(words_of_others) ? "" : foreign->ours;
 }
 
 }  // namespace
 
-std::span<const cli::ForeignName> foreign_flags() { return flags_of_others; }
+std::span<const cli::ForeignName> foreign_flags() {
+  static const std::vector<cli::ForeignName> all = [] {
+    std::vector<cli::ForeignName> names;
+    for (const Counterparts& row : flags_of_others) {
+      each_word(row.theirs, [&](std::string_view name) { names.push_back({name, row.ours}); });
+    }
+    return names;
+  }();
+  return all;
+}
 
 std::string foreign_word(const RunOptions& options) {
   for (const Flag& flag : flags()) {
