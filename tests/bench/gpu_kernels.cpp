@@ -432,8 +432,7 @@ void Bench::optimizer(const Device& gpu) const {
   table.release();
 }
 
-// Times a product beside updates of few blocks, which hold multiprocessors as collectives do. Shows
-// whether the product should leave them to the other work.
+// Times a product beside updates of few blocks, which hold multiprocessors as collectives do.
 void Bench::beside(const Device& gpu) const {
   atoll::Stream other = gpu.stream({.name = "other", .priority = atoll::StreamPriority::high});
   // An update of this size outlasts several products.
@@ -444,12 +443,10 @@ void Bench::beside(const Device& gpu) const {
   const train::LinearShape shape{tokens, model.hidden, model.ffn};
   const double n = static_cast<double>(model.hidden), m = static_cast<double>(model.ffn);
   const Floor floor{2 * (t * n + t * m + n * m), 2 * t * n * m};
-  for (const auto& [blocks, spared] :
-       {std::pair{0u, 0}, {0u, 8}, {8u, 0}, {8u, 8}, {32u, 0}, {32u, 32}}) {
-    const auto with = train::cuda::make_ops(gpu, {.spared_multiprocessors = spared});
-    const std::string name = fmt::format("gate beside {} blocks, {} spared", blocks, spared);
-    const auto product = [&] { with->linear_forward(stream, shape, x, weight, y); };
-    const auto update = [&, blocks = blocks] {
+  for (const unsigned blocks : {0u, 8u, 32u}) {
+    const std::string name = fmt::format("gate beside {} blocks", blocks);
+    const auto product = [&] { ops.linear_forward(stream, shape, x, weight, y); };
+    const auto update = [&] {
       gpu.ops().sgd(other, {weights, gradient, {}, 1e-6f, 0.1f, nullptr, blocks});
     };
     if (blocks == 0) table.row(name, floor, product);

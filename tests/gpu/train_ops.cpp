@@ -165,24 +165,6 @@ void check_attention(Both& both, const Attention& attention) {
 
 }  // namespace
 
-TEST_CASE("products that leave multiprocessors to other work have the same values") {
-  Both both;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const LinearShape shape{70, 48, 56};
-    const auto x = both.random(dtype, shape.tokens * shape.in);
-    const auto weight = both.random(dtype, shape.in * shape.out);
-    const auto y = both.zeros(dtype, shape.tokens * shape.out);
-    const auto spared = cuda::make_ops(both.gpu(), {.spared_multiprocessors = 4});
-    both.run(*spared, [&](Ops& ops, atoll::Stream& stream, const auto& on) {
-      ops.linear_forward(stream, shape, on(x), on(weight), on(y));
-    });
-    CHECK(both.difference(y) <= allowed(dtype));
-  }
-  for (const int wrong : {-1, 100'000}) {
-    CHECK_THROWS_AS(cuda::make_ops(both.gpu(), {.spared_multiprocessors = wrong}), atoll::Error);
-  }
-}
-
 TEST_CASE("attention and its gradients, by atoll's own kernels") {
   Both both;
   check_attention(both, Kernels{both});

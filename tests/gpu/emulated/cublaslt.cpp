@@ -127,12 +127,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, std::size_t bytes) {
   auto& description = *reinterpret_cast<Description*>(desc);
-  if (attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET) {
-    std::int32_t count = 0;
-    if (bytes != sizeof count) return CUBLAS_STATUS_INVALID_VALUE;
-    std::memcpy(&count, value, bytes);
-    return count > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
-  }
   if (attribute == CUBLASLT_MATMUL_DESC_FAST_ACCUM) {
     std::int8_t is_fast = 0;
     if (bytes != sizeof is_fast) return CUBLAS_STATUS_INVALID_VALUE;

@@ -95,7 +95,7 @@ class CudaOps final : public Ops {
       : device_(device),
         ordinal_(device.ordinal()),
         fp8_(options.fp8),
-        matmul_(device, options),
+        matmul_(device),
         attention_(options.deterministic) {
     if (fp8_) require_fp8(device);
   }

@@ -15,12 +15,6 @@ struct CudaOpsOptions {
   // Fixes the order of the sums in cuDNN's backward attention. All other sums always have a fixed
   // order.
   bool deterministic = false;
-  // Number of multiprocessors (SMs) that matrix products leave free for work on other streams, such
-  // as collectives; 0 for none. With older versions of cuBLASLt, one SM that a collective holds can
-  // double the time of a product (pytorch issue 143988). The kernels of cuBLASLt 13 divide their
-  // work among the SMs that are free: on an H100, leaving SMs free is 3 to 5 % faster beside work
-  // on 2 to 8 SMs, 4 to 8 % slower without such work, and 18 % slower beside work on 32 SMs.
-  int spared_multiprocessors = 0;
   // Computes groups of linear layers (LinearsForward, LinearsBackward) with products in 8-bit
   // floating point (fp8_linears.hpp). Needs compute capability 9.0 (H100) or later.
   bool fp8 = false;

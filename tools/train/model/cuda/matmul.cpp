@@ -112,26 +112,12 @@ struct Call {
 }  // namespace
 
 struct MatMul::Impl {
-  Impl(const atoll::Device& device, const CudaOpsOptions& options)
-      : handle(make_handle(lt)), workspace(device.allocate(workspace_bytes)) {
-    spare(device, options.spared_multiprocessors);
-  }
-
-  void spare(const atoll::Device& device, int spared) {
-    if (spared == 0) return;
-    int all = 0;
-    atoll::cuda::check(
-        cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device.ordinal()),
-        "cudaDeviceGetAttribute");
-    require(spared > 0 && spared < all, "spared multiprocessors: {} of {} is not possible", spared,
-            all);
-    multiprocessors = all - spared;
-  }
+  explicit Impl(const atoll::Device& device)
+      : handle(make_handle(lt)), workspace(device.allocate(workspace_bytes)) {}
 
   CublasLt lt;
   Owned<cublasLtHandle_t> handle;
   atoll::Buffer workspace;
-  std::int32_t multiprocessors = 0;  // most multiprocessors of a product; 0: all
   std::map<ProductKey, Prepared> cache;
 
   static Owned<cublasLtHandle_t> make_handle(const CublasLt& lt) {
@@ -168,7 +154,6 @@ struct MatMul::Impl {
     if (key.types == Types{CUDA_R_8F_E4M3, CUDA_R_8F_E4M3}) {
       set(made, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
     }
-    if (multiprocessors > 0) set(made, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors);
     return desc;
   }
 
@@ -255,8 +240,7 @@ struct MatMul::Impl {
 
 void MatMul::find_library() { const CublasLt found; }
 
-MatMul::MatMul(const atoll::Device& device, const CudaOpsOptions& options)
-    : impl_(std::make_unique<Impl>(device, options)) {}
+MatMul::MatMul(const atoll::Device& device) : impl_(std::make_unique<Impl>(device)) {}
 
 MatMul::~MatMul() = default;
 

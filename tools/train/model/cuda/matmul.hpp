@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "atoll/device.hpp"
-#include "model/cuda/cuda_ops.hpp"
 #include "model/cuda/fp8.hpp"
 #include "model/ops.hpp"
 
@@ -22,7 +21,7 @@ class MatMul {
 
   // Throws Error(not_found) without cuBLASLt.
   static void find_library();
-  explicit MatMul(const atoll::Device& device, const CudaOpsOptions& options = {});
+  explicit MatMul(const atoll::Device& device);
   ~MatMul();
   MatMul(const MatMul&) = delete;
   MatMul& operator=(const MatMul&) = delete;
