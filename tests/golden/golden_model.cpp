@@ -89,6 +89,7 @@ class GoldenModel::Run {
   Run(const GoldenModel& model, Ops& ops, const Options& options)
       : model_(model),
         options_(options),
+        ops_(ops),
         decoder_(model.config_, ops),
         stream_(device_.stream()),
         activations_(
@@ -114,7 +115,11 @@ class GoldenModel::Run {
       for (std::size_t unit = 0; unit < decoder_.units(); ++unit) {
         decoder_.forward(step, unit, weights(unit));
       }
-      decoder_.logits(step, weights(decoder_.units() - 1), logits.view(DType::f32));
+      const ModelConfig& config = decoder_.config();
+      const auto head = weights(decoder_.units() - 1);
+      ops_.linear_forward(
+          stream_, {batch_.size(), config.hidden, config.vocab}, activations_.head(batch_).normed,
+          head(config.tied ? "embed_tokens.weight" : "lm_head.weight"), logits.view(DType::f32));
       for (std::size_t unit = decoder_.units(); unit-- > 0;) {
         decoder_.backward(step, unit, weights(unit), gradients(unit));
       }
@@ -194,6 +199,7 @@ class GoldenModel::Run {
 
   const GoldenModel& model_;
   Options options_;
+  Ops& ops_;
   Decoder decoder_;
   Device device_ = Device::cpu();
   Stream stream_;

@@ -329,27 +329,17 @@ void Decoder::backward(const Step& step, std::size_t unit, const WeightLookup& w
   Layer(config_, ops_, step, static_cast<std::int64_t>(unit) - 1, weights).backward(gradients);
 }
 
-std::string_view Decoder::head_weight() const noexcept {
-  return config_.tied ? "embed_tokens.weight" : "lm_head.weight";
-}
-
 void Decoder::loss(const Step& step, const WeightLookup& weights) const {
   head_chunks(step, weights, nullptr);
-}
-
-void Decoder::logits(const Step& step, const WeightLookup& weights, View out) const {
-  const HeadActivations head = step.activations.head(step.batch);
-  ops_.linear_forward(step.stream, {step.batch.size(), config_.hidden, config_.vocab}, head.normed,
-                      weights(head_weight()), out);
-  ops_.check_ids(step.stream);
 }
 
 void Decoder::head_chunks(const Step& step, const WeightLookup& weights,
                           const GradientLookup* gradients) const {
   const HeadActivations head = step.activations.head(step.batch);
-  const ConstView weight = weights(head_weight());
+  const std::string_view name = config_.tied ? "embed_tokens.weight" : "lm_head.weight";
+  const ConstView weight = weights(name);
   const bool training = gradients != nullptr;
-  Gradient dweight = training ? (*gradients)(head_weight()) : Gradient{};
+  Gradient dweight = training ? (*gradients)(name) : Gradient{};
   const std::int64_t chunk = std::min(step.activations.plan().head_rows, step.batch.size());
   const auto part = [](View view, std::int64_t row, std::int64_t rows, std::int64_t width) {
     return view.part(static_cast<std::uint64_t>(row * width),

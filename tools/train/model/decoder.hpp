@@ -54,9 +54,6 @@ class Decoder {
   // For evaluation, after forward(head), with the head's weights: adds to the loss total.
   void loss(const Step& step, const WeightLookup& weights) const;
 
-  // For tests and sampling, after forward(head): all logits, f32 [rows * seq, vocab].
-  void logits(const Step& step, const WeightLookup& weights, atoll::View out) const;
-
   // Runs one unit backward, in reverse order, after the forward of all units for the same batch.
   // Gradients with mode `none` are not computed. backward(head) adds to the loss total. Consumes the
   // unit's activations, so call it once.
@@ -70,7 +67,6 @@ class Decoder {
                    const GradientLookup* gradients) const;
   void backward_head(const Step& step, const WeightLookup& weights,
                      const GradientLookup& gradients) const;
-  std::string_view head_weight() const noexcept;
 
   ModelConfig config_;
   Ops& ops_;
