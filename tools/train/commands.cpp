@@ -9,7 +9,6 @@
 #include "cli/cli.hpp"
 #include "fail.hpp"
 #include "html/document.hpp"
-#include "page/compare.hpp"
 #include "page/page.hpp"
 #include "report/files.hpp"
 

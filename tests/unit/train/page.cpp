@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "html/document.hpp"
-#include "page/compare.hpp"
-#include "page/curves.hpp"
 #include "page/page.hpp"
 #include "page/run_files.hpp"
 #include "page/timeline.hpp"

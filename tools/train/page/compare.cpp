@@ -1,5 +1,3 @@
-#include "page/compare.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "page/curves.hpp"
+#include "page/page.hpp"
 
 namespace train::page {
 namespace {
