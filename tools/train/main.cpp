@@ -9,6 +9,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -18,15 +19,18 @@
 
 #include "atoll/world.hpp"
 #include "cli/cli.hpp"
-#include "commands.hpp"
 #include "fail.hpp"
 #include "foreign.hpp"
+#include "html/document.hpp"
 #include "loop/flags.hpp"
 #include "loop/trainer.hpp"
+#include "page/page.hpp"
+#include "report/files.hpp"
 #include "report/phase.hpp"
 
 namespace {
 
+constexpr int wrong_usage = 2;
 constexpr const char* examples =
     "Examples:\n"
     "  atoll-train --data demo\n"
@@ -174,6 +178,55 @@ std::string unusable_value(int argc, char** argv) {
   return "";
 }
 
+// Returns an exit code if the arguments are wrong or ask for help. `where` tells what is right.
+std::optional<int> parse(CLI::App& app, int argc, char** argv, const char* where,
+                         std::span<const cli::ForeignName> foreign = {}) {
+  app.failure_message([=](const CLI::App* failed, const CLI::Error& error) {
+    return fmt::format("{}: {} ({})\n", failed->get_name(), cli::complaint(*failed, error, foreign),
+                       where);
+  });
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : wrong_usage;
+  }
+}
+
+// The commands that read finished runs, which need no ranks.
+constexpr const char* in_help = "--help lists the arguments";
+
+int report(int argc, char** argv) {
+  CLI::App app("Writes report.html, a page for a browser, into the results folder of a run.",
+               "atoll-train report");
+  std::string folder;
+  app.add_option("folder", folder, "results folder of a run, as --out named it")->required();
+  if (const auto code = parse(app, argc - 1, argv + 1, in_help)) return *code;
+  std::printf("%s\n", train::page::write_report(folder).c_str());
+  return 0;
+}
+
+int compare(int argc, char** argv) {
+  CLI::App app(
+      "Shows the figures of runs and the settings that differ, side by side. Runs that have not "
+      "ended have only curves.",
+      "atoll-train compare");
+  std::vector<std::string> folders;
+  std::string file;
+  app.add_option("runs", folders, "results folders of runs")->required();
+  app.add_option("--html", file, "write a page with the curves of all runs as well");
+  if (const auto code = parse(app, argc - 1, argv + 1, in_help)) return *code;
+  std::vector<train::page::RunFiles> runs;
+  for (const std::string& folder : folders) runs.push_back(train::page::read_run(folder));
+  std::fputs(train::page::compare_text(runs).c_str(), stdout);
+  if (!file.empty()) {
+    train::require(train::may_replace(file, "<!DOCTYPE html>"),
+                   "--html {}: the file exists and is no page: name another file", file);
+    train::write_file_atomic(file, html::document(train::page::comparison_of(runs)));
+  }
+  return 0;
+}
+
 // Returns the exit code.
 int parse_and_train(int argc, char** argv) {
   CLI::App app(
@@ -183,23 +236,18 @@ int parse_and_train(int argc, char** argv) {
   train::RunOptions options;
   bool prints = false;
   declare_all(app, options, prints);
-  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return "atoll-train: " + cli::complaint(*failed, error, train::foreign_flags()) +
-           " (--help-all lists the flags)\n";
-  });
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  if (const auto code =
+          parse(app, argc, argv, "--help-all lists the flags", train::foreign_flags())) {
+    return *code;
   }
   if (const std::string wrong = unusable_value(argc, argv); !wrong.empty()) {
     std::fprintf(stderr, "atoll-train: %s\n", wrong.c_str());
-    return 2;
+    return wrong_usage;
   }
   options.config_text = cli::config_text(app);
   if (const std::string wrong = wrong_flag(app, options); !wrong.empty()) {
     std::fprintf(stderr, "atoll-train: %s (--help-all lists the flags)\n", wrong.c_str());
-    return 2;
+    return wrong_usage;
   }
   if (prints) {
     std::fputs(options.config_text.c_str(), stdout);
@@ -218,10 +266,12 @@ int main(int argc, char** argv) {
   // If a file reaches the size limit, write() then returns an error, and the process does not end.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
-    if (const auto code = train::run_command(argc, argv)) return *code;
+    const std::string_view command = argc > 1 ? argv[1] : "";
+    if (command == "report") return report(argc, argv);
+    if (command == "compare") return compare(argc, argv);
     // `atoll-train evaluate MODEL FLAG...`
     std::vector<char*> arguments(argv, argv + argc);
-    if (argc > 1 && std::string_view(argv[1]) == "evaluate") {
+    if (command == "evaluate") {
       static char evaluate[] = "--evaluate", model[] = "--model", file[] = "--init";
       arguments[1] = evaluate;
       if (argc > 2 && argv[2][0] != '-') {
