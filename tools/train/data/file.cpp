@@ -9,11 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
 #include "fail.hpp"
+#include "json_reader.hpp"
 
 namespace train {
 
@@ -40,19 +40,8 @@ std::uintmax_t checked_size(const std::filesystem::path& path) {
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, std::uintmax_t limit) {
-  const std::uintmax_t size = checked_size(path);
-  const std::string name = path.string();
-  if (size > limit) {
-    fail(ErrorCode::bad_data, "{}: {} bytes; at most {} are accepted", name, size, limit);
-  }
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(ErrorCode::io, "{}: {}", name, std::strerror(errno));
-  std::string bytes(static_cast<std::size_t>(size), '\0');
-  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (static_cast<std::uintmax_t>(in.gcount()) != size) {
-    fail(ErrorCode::io, "{}: read {} of {} bytes", name, in.gcount(), size);
-  }
-  return bytes;
+  checked_size(path);
+  return read_text(path, limit);
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
