@@ -22,12 +22,23 @@ PhaseDisplay::Intervals PhaseDisplay::usual(Surface surface) {
 PhaseDisplay::PhaseDisplay(std::FILE* stream, Surface surface, Intervals intervals)
     : stream_(stream), surface_(surface), intervals_(intervals) {
   if (surface == Surface::silent) return;
+  if (surface == Surface::terminal) {
+    // A message may be shorter than the line. Its text begins with the rank, which write() adds.
+    atoll::log::set_sink([this](atoll::log::Level level, std::string_view text) {
+      {
+        const std::lock_guard lock(mutex_);
+        erase();
+      }
+      atoll::log::write(level, text.substr(text.find(": ") + 2));
+    });
+  }
   thread_ = std::thread([this] { run(); });
   current = this;
 }
 
 PhaseDisplay::~PhaseDisplay() {
   if (!thread_.joinable()) return;
+  if (surface_ == Surface::terminal) atoll::log::set_sink(nullptr);
   current = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -55,7 +66,7 @@ void PhaseDisplay::run() {
   }
 }
 
-// The cursor stays at the start of a terminal's line, so that a message of the log replaces it.
+// The cursor stays at the start of a terminal's line, so that what other programs write replaces it.
 void PhaseDisplay::show(const Entry& entry, Clock::time_point now) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - entry.begin).count();
   const std::string part =

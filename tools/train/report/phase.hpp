@@ -23,7 +23,8 @@ class PhaseDisplay {
   };
   static Intervals usual(Surface surface);
 
-  // `stream` must outlive this object. With Surface::log, lines go to the log instead.
+  // `stream` must outlive this object. With Surface::log, lines go to the log instead. With
+  // Surface::terminal, the log goes to stderr, whatever its sink was, and erases the line before.
   PhaseDisplay(std::FILE* stream, Surface surface)
       : PhaseDisplay(stream, surface, usual(surface)) {}
   PhaseDisplay(std::FILE* stream, Surface surface, Intervals intervals);
