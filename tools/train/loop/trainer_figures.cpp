@@ -160,17 +160,20 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   if (has_time && !result.steps.empty()) {
     check_peak(peak_, world_, setup_.machine, atoll::dtype_from_name(options_.dtype),
                options_.peak_seconds);
-    Metrics& metrics = reporting_.metrics();
-    metrics.set_peak(peak_.flops, peak_.measured);
-    if (metrics.peak_beaten() && world_.rank() == 0) {
-      log::warn(
-          "a step was faster than the peak of matrix products that had been measured, so that peak "
-          "was too low: {} refers to {:.3g} TFLOP/s per rank now",
-          peak_.source == "measured" ? "MFU" : "mfu_measured",
-          metrics.base().measured_flops / 1e12);
-    }
+    reporting_.metrics().set_peak(peak_.flops, peak_.measured);
   }
   info.peak_source = peak_.source;
+  const double reached = reporting_.metrics().base().measured_flops;
+  if (reached > peak_.measured) {
+    const bool is_base = peak_.source == "measured";
+    if (is_base) info.peak_source = "steps";
+    if (world_.rank() == 0) {
+      log::warn(
+          "steps were faster than the peak of matrix products that had been measured, so that peak "
+          "was too low: {} refers to {:.3g} TFLOP/s per rank now",
+          is_base ? "MFU" : "mfu_measured", reached / 1e12);
+    }
+  }
   result.summary = reporting_.metrics().summary();
   if (has_time && !result.steps.empty() && diverged_.empty()) {
     result.missed_gates =

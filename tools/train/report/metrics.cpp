@@ -108,11 +108,12 @@ std::string LossWatch::step(double loss) {
 }
 
 void Metrics::raise_peak(const StepRecord& step) {
-  const double reached = speed_of(step, base_).tflops.value_or(0) * tera;
+  const double rate = speed_of(step, base_).tflops.value_or(0) * tera;
+  const double reached = std::min(rate, fastest_);
+  fastest_ = std::max(rate, fastest_);
   if (base_.measured_flops <= 0 || reached <= base_.measured_flops) return;
   if (base_.peak_flops == base_.measured_flops) base_.peak_flops = reached;
   base_.measured_flops = reached;
-  peak_beaten_ = true;
 }
 
 void Metrics::add(const StepRecord& step) {

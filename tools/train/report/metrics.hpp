@@ -136,8 +136,8 @@ class Metrics {
  public:
   explicit Metrics(const SpeedBase& base) : base_(base) {}
 
-  // Adds a step. If it was faster than the measured peak, which was then measured too low, its rate
-  // becomes the peak.
+  // Adds a step. If two steps were faster than the measured peak, which was then measured too low,
+  // the lower of their rates becomes the peak: a single step may seem fast by a wrong clock.
   void add(const StepRecord& step);
 
   const SpeedBase& base() const noexcept { return base_; }
@@ -146,8 +146,6 @@ class Metrics {
     base_.peak_flops = std::max(base_.peak_flops, peak_flops);
     base_.measured_flops = std::max(base_.measured_flops, measured_flops);
   }
-  // Whether a step was faster than the peak that had been measured.
-  bool peak_beaten() const noexcept { return peak_beaten_; }
   Summary summary() const;
 
   // Speed of all timed steps, for the progress line.
@@ -158,7 +156,7 @@ class Metrics {
   void raise_peak(const StepRecord& step);
 
   SpeedBase base_;
-  bool peak_beaten_ = false;
+  double fastest_ = 0;              // FLOP/s of a rank in the fastest step
   Summary summary_;                 // figures of all steps, still without loss_last and speed
   StepRecord timed_;                // sum of the records of the timed steps
   std::deque<double> last_losses_;  // finite losses of the last steps, at most loss_window
