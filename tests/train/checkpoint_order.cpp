@@ -44,7 +44,7 @@ using Names = std::vector<std::string>;
 TEST_CASE("the link of the last save decides, and deleting keeps the latest steps before it") {
   const TemporaryFolder folder;
   save(folder, {12, 4, 8});
-  train::link_newest(folder.path(), 12);
+  train::link_checkpoint(folder.path(), "checkpoint", 12);
   CHECK(found(folder) == Names{"step-00000012", "step-00000008", "step-00000004"});
   train::delete_old_checkpoints(folder.path(), 2, 0);
   CHECK(found(folder) == Names{"step-00000012", "step-00000008"});
@@ -76,7 +76,7 @@ TEST_CASE("leftovers of killed runs are deleted although some folders cannot be 
 TEST_CASE("steps of a run that was resumed before them are the oldest") {
   const TemporaryFolder folder;
   save(folder, {4, 8, 12, 5});  // resumed from step 4
-  train::link_newest(folder.path(), 5);
+  train::link_checkpoint(folder.path(), "checkpoint", 5);
   CHECK(found(folder) == Names{"step-00000005", "step-00000004", "step-00000012", "step-00000008"});
 }
 

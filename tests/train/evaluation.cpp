@@ -152,6 +152,36 @@ TEST_CASE("the best evaluation: its checkpoint stays, and a run without a better
   CHECK(run_job(2, options).front().run.steps.size() > 1);
 }
 
+TEST_CASE("the best evaluation: the next one takes its place if its checkpoint is not there") {
+  train::BestLoss best("data");
+  CHECK(best.add(3, 1));
+  CHECK(best.add(1, 2));
+  best.not_kept();  // the save failed
+  CHECK(best.add(2, 3));
+  CHECK_FALSE(best.add(2.5, 4));
+  CHECK(best.step() == 2);
+  CHECK(best.since() == 2);
+  train::BestLoss again("data");
+  again.resume(best.recorded(), 4);
+  CHECK_FALSE(again.add(2, 5));
+  CHECK(again.add(1.5, 6));
+
+  // A run that goes on in another folder keeps its best checkpoint there.
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.steps = 2;
+  options.save_checkpoint = true;
+  options.keep_best = true;
+  run_job(2, options);
+  options.resume = (std::filesystem::path(options.out) / "best").string();
+  options.out += "-other";
+  options.steps = 6;
+  options.lr = 0;
+  run_job(2, options);
+  CHECK(std::filesystem::read_symlink(std::filesystem::path(options.out) / "best").filename() ==
+        "step-00000004");
+}
+
 TEST_CASE("evaluations that are not numbers are never the best, and end a run") {
   const TemporaryFolder folder;
   auto options = base(folder);

@@ -20,9 +20,12 @@ class BestLoss {
   void resume(const nlohmann::json& recorded, std::int64_t done);
   nlohmann::json recorded() const;
 
-  // Notes the loss of an evaluation after `step` steps. Returns whether it is the lowest so far;
-  // NaN never is.
+  // Notes the loss of an evaluation after `step` steps. Returns whether it is lower than the loss of
+  // the checkpoint that is kept, so that --keep-best must save one; NaN never is.
   bool add(double loss, std::int64_t step);
+  // The checkpoint of the newest loss for which add() returned true is not there: its save failed, or
+  // it is in another folder. The next loss is compared with that of the checkpoint before it.
+  void not_kept() { kept_ = kept_before_; }
 
   std::optional<double> loss() const noexcept { return loss_; }
   std::int64_t step() const noexcept { return step_; }
@@ -32,6 +35,8 @@ class BestLoss {
  private:
   std::string data_;
   std::optional<double> loss_;  // none before the first evaluation
+  std::optional<double> kept_,
+      kept_before_;  // losses of the checkpoint that is kept, and before it
   std::int64_t step_ = 0;
   std::int64_t since_ = 0;
 };

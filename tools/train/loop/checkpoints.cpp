@@ -101,21 +101,6 @@ bool is_draft(const std::string& name, const std::string& file) {
   return name.starts_with(file) && std::regex_match(name.substr(file.size()), ending);
 }
 
-void link_to(const fs::path& out, const std::string& name, std::int64_t step) {
-  const fs::path link = out / name, draft = out / (name + ".link");
-  std::error_code error;
-  const auto status = fs::symlink_status(link, error);
-  if (fs::exists(status) && !fs::is_symlink(status)) return;
-  const fs::path target = checkpoint_folder("", step);
-  ::unlink(draft.c_str());
-  if (::symlink(target.c_str(), draft.c_str()) == 0 && ::rename(draft.c_str(), link.c_str()) == 0) {
-    return;
-  }
-  const int reason = errno;
-  ::unlink(draft.c_str());
-  fail(ErrorCode::io, "{}: {}", link.string(), std::strerror(reason));
-}
-
 }  // namespace
 
 fs::path checkpoints_folder(const fs::path& out) { return out / "checkpoints"; }
@@ -132,12 +117,25 @@ std::vector<fs::path> find_checkpoints(const fs::path& out) {
   return folders;
 }
 
-void link_newest(const fs::path& out, std::int64_t step) { link_to(out, "checkpoint", step); }
-void link_best(const fs::path& out, std::int64_t step) { link_to(out, "best", step); }
+void link_checkpoint(const fs::path& out, const std::string& name, std::int64_t step) {
+  const fs::path link = out / name, draft = out / (name + ".link");
+  std::error_code error;
+  const auto status = fs::symlink_status(link, error);
+  if (fs::exists(status) && !fs::is_symlink(status)) return;
+  const fs::path target = checkpoint_folder("", step);
+  ::unlink(draft.c_str());
+  if (::symlink(target.c_str(), draft.c_str()) == 0 && ::rename(draft.c_str(), link.c_str()) == 0) {
+    return;
+  }
+  const int reason = errno;
+  ::unlink(draft.c_str());
+  fail(ErrorCode::io, "{}: {}", link.string(), std::strerror(reason));
+}
 
-void unlink_later_best(const fs::path& out, std::int64_t done) {
+bool keeps_best(const fs::path& out, std::int64_t done) {
   const auto step = linked_step(out, "best");
   if (step && *step > done) ::unlink((out / "best").c_str());
+  return step && *step <= done;
 }
 
 void delete_old_checkpoints(const fs::path& out, std::int64_t keep_last, std::int64_t keep_every) {

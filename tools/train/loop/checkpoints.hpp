@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace train {
@@ -19,12 +20,12 @@ std::filesystem::path checkpoint_folder(const std::filesystem::path& out, std::i
 // Error(io).
 std::vector<std::filesystem::path> find_checkpoints(const std::filesystem::path& out);
 
-// Let the link `checkpoint` or `best` lead to the checkpoint of `step`. Leave a folder of that name
-// alone. Throw Error(io).
-void link_newest(const std::filesystem::path& out, std::int64_t step);
-void link_best(const std::filesystem::path& out, std::int64_t step);
-// Removes the link `best` if it leads to a step after `done`, which the run repeats.
-void unlink_later_best(const std::filesystem::path& out, std::int64_t done);
+// Lets the link `checkpoint` or `best` lead to the checkpoint of `step`. Leaves a folder of that name
+// alone. Throws Error(io).
+void link_checkpoint(const std::filesystem::path& out, const std::string& link, std::int64_t step);
+// Whether the link `best` leads to a checkpoint. Removes it if it leads to a step after `done`, which
+// the run repeats.
+bool keeps_best(const std::filesystem::path& out, std::int64_t done);
 
 // Deletes checkpoints except the first `keep_last` of find_checkpoints(), the one that the link
 // `best` leads to, and those of every `keep_every`-th step (0: none), and what saves that were cut

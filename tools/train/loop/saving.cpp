@@ -34,9 +34,7 @@ void Saving::save(std::int64_t done, bool at_end, bool is_best) {
   });
   stall_of_newest_ = seconds_since(since_);
   between_steps_ += stall_of_newest_;
-  if (pending_) return;
-  stopping_.limit().add_save(seconds_since(since_));
-  if (begun) keep_newest();
+  if (!pending_) complete(begun);
 }
 
 void Saving::finish() {
@@ -49,8 +47,13 @@ void Saving::finish() {
   stall_of_newest_ += of_steps + here;
   between_steps_ += here;
   within_steps_ += of_steps;
+  complete(saved);
+}
+
+void Saving::complete(bool saved) {
   stopping_.limit().add_save(seconds_since(since_));
-  if (saved) keep_newest();
+  if (saved) return keep_newest();
+  if (is_best_) best_.not_kept();
 }
 
 // After a save: rank 0 points the link to it and deletes old checkpoints.
@@ -58,8 +61,8 @@ void Saving::keep_newest() {
   saved_ = true;
   if (world_.rank() != 0) return;
   reporting_.results().attempt("old checkpoints", [&] {
-    link_newest(reporting_.folder(), done_);
-    if (is_best_) link_best(reporting_.folder(), done_);
+    link_checkpoint(reporting_.folder(), "checkpoint", done_);
+    if (is_best_) link_checkpoint(reporting_.folder(), "best", done_);
     delete_old_checkpoints(reporting_.folder(), options_.keep_last, options_.keep_every);
   });
   reporting_.end_line();

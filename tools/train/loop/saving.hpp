@@ -19,8 +19,8 @@ namespace train {
 class Saving {
  public:
   // `recorded` is what every checkpoint of the run records. The others must outlive this object.
-  Saving(atoll::World& world, const RunOptions& options, nlohmann::json recorded,
-         const BestLoss& best, RunOptimizer& optimizer, Reporting& reporting, Stopping& stopping)
+  Saving(atoll::World& world, const RunOptions& options, nlohmann::json recorded, BestLoss& best,
+         RunOptimizer& optimizer, Reporting& reporting, Stopping& stopping)
       : world_(world),
         options_(options),
         recorded_(std::move(recorded)),
@@ -32,7 +32,7 @@ class Saving {
   bool due_after(std::int64_t done) const;
   // Saves after `done` steps: at once at the end of the run, otherwise beside training. If a save
   // fails, the run goes on: the checkpoint before is whole, and a later save may succeed.
-  // `is_best`: the evaluation after these steps is the best so far.
+  // `is_best`: the evaluation after these steps is better than that of the checkpoint that is kept.
   void save(std::int64_t done, bool at_end, bool is_best);
   // Completes the save beside training, if there is one.
   void finish();
@@ -47,12 +47,13 @@ class Saving {
   double stall() const noexcept { return between_steps_ + within_steps_; }
 
  private:
+  void complete(bool saved);
   void keep_newest();
 
   atoll::World& world_;
   const RunOptions& options_;
   nlohmann::json recorded_;
-  const BestLoss& best_;
+  BestLoss& best_;
   RunOptimizer& optimizer_;
   Reporting& reporting_;
   Stopping& stopping_;

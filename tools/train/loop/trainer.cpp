@@ -100,8 +100,10 @@ nlohmann::json Trainer::load() {
     };
     setup_.rate_why = resume_rate(options_, held("schedule"), first_step_);
     best_.resume(held("best"), first_step_);
-    if (options_.keep_best && !options_.evaluate && world_.rank() == 0)
-      unlink_later_best(reporting_.folder(), first_step_);
+    if (options_.keep_best && !options_.evaluate) {
+      const bool is_kept = world_.rank() == 0 && keeps_best(reporting_.folder(), first_step_);
+      if (exchange_numbers(world_, "train/best", is_kept ? 1 : 0).front() == 0) best_.not_kept();
+    }
   } else {
     require(!options_.evaluate || options_.resume.empty(),
             "--evaluate: --resume {} found no checkpoint in {}", options_.resume,
