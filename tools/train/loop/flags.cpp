@@ -50,6 +50,7 @@ const Needs with_lora{[](const O& o) { return o.lora_rank > 0; }, "--lora-rank"}
 const Idle with_sgd{[](const O& o) { return o.optimizer == "sgd"; }, "with --optimizer sgd"};
 const Idle on_cpus{[](const O& o) { return o.device == "cpu" || o.device == "host"; }, "on CPUs"};
 const Idle without_export{[](const O& o) { return o.export_weights.empty(); }, "without --export"};
+const Idle with_evaluate{[](const O& o) { return o.evaluate; }, "with --evaluate"};
 const Idle without_checkpoints{[](const O& o) { return !o.save_checkpoint; },
                                "with --no-checkpoint"};
 
@@ -376,12 +377,14 @@ std::vector<Flag> result_flags() {
       {"--export", &O::export_weights,
        "folder to write at the end, which transformers opens: weights, config.json and tokenizer; "
        "or a .safetensors file for the weights alone: --init FILE then needs a config.json in the "
-       "same folder"},
+       "same folder",
+       with_evaluate},
       {"--export-dtype", &O::export_dtype, "f32, bf16 or f16. Default: that of --dtype",
        Words{"f32", "bf16", "f16"}, without_export},
       {"--trace", &O::trace,
        "Chrome trace file to write at the end, with all ranks' streams and collectives; open it in "
-       "https://ui.perfetto.dev"},
+       "https://ui.perfetto.dev",
+       with_evaluate},
       {"--trace-steps", &O::trace_steps,
        "steps to trace, FIRST:LAST counted from 1, for example 3:7. Default: the 5 steps after "
        "--untimed-steps",
@@ -398,11 +401,12 @@ std::vector<Flag> result_flags() {
        "address of --metrics-port; 0.0.0.0 lets other machines read the figures",
        Idle{[](const O& o) { return o.metrics_port == 0; }, "without --metrics-port"}},
       {"--min-mfu", &O::min_mfu,
-       "end with exit code 3 if the run's MFU is lower, for example 0.4; 0: no limit", from_0_to_1},
+       "end with exit code 3 if the run's MFU is lower, for example 0.4; 0: no limit", from_0_to_1,
+       with_evaluate},
       {"--max-memory", &O::max_memory,
        "end with exit code 4 if a rank used more bytes, for example 20G (powers of 1024); 0: no "
        "limit",
-       Form::bytes},
+       Form::bytes, with_evaluate},
       {"--quiet", &O::quiet, "show no progress line", Use::none},
   };
 }

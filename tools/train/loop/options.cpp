@@ -208,6 +208,7 @@ std::vector<std::string> idle_flags(const RunOptions& options) {
                                 idle.size() == 1 ? "has" : "have", reason));
   }
   const auto& o = options;
+  if (o.evaluate) return lines;  // the others are about steps
   if (o.warmup_steps >= o.steps && o.steps > 0) {
     lines.push_back(fmt::format(
         "--warmup-steps {}: the run has {} steps, so the learning rate does not reach --lr",
