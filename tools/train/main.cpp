@@ -22,10 +22,12 @@
 #include "fail.hpp"
 #include "foreign.hpp"
 #include "html/document.hpp"
+#include "json_reader.hpp"
 #include "loop/flags.hpp"
 #include "loop/trainer.hpp"
 #include "page/page.hpp"
 #include "report/files.hpp"
+#include "report/log.hpp"
 #include "report/phase.hpp"
 
 namespace {
@@ -125,6 +127,22 @@ std::string wrong_flag(const CLI::App& app, const train::RunOptions& options) {
     train::check(train::resolved(options));
   } catch (const train::Error& error) {
     return error.what();
+  }
+  return "";
+}
+
+// Returns a warning if the configuration file sets warmup-steps and does not name untimed-steps: its
+// writer may mean those, which other versions of atoll-train call warmup-steps.
+std::string unclear_warmup(const CLI::App& app) {
+  if (app.count("--config") == 0) return "";
+  for (const auto& file : app.get_config_ptr()->as<std::vector<std::string>>()) {
+    const std::string text = "\n" + train::read_text(file, std::uintmax_t{1} << 20);
+    const bool is_unclear = text.find("\nwarmup-steps") != text.npos;
+    if (!is_unclear || text.find("untimed-steps") != text.npos) continue;
+    return fmt::format(
+        "--config {}: warmup-steps are those in which the learning rate rises; figures of speed "
+        "leave out untimed-steps",
+        file);
   }
   return "";
 }
@@ -256,6 +274,8 @@ int parse_and_train(int argc, char** argv) {
   auto config = atoll::Config::from_env();
   if (options.islands > 0) config.islands = options.islands;
   auto world = atoll::World::from_env(config);
+  const std::string unclear = unclear_warmup(app);
+  if (world.rank() == 0 && !unclear.empty()) train::log::warn("{}", unclear);
   train::stop_on_signals();  // comes after World, whose flight recorder sets a handler for SIGUSR1
   return train_on(world, options);
 }
