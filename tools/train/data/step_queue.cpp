@@ -1,7 +1,5 @@
 #include "data/step_queue.hpp"
 
-#include <utility>
-
 namespace train {
 
 StepQueue::StepQueue(Batches& batches, std::int64_t first, std::int64_t last, std::size_t ahead)

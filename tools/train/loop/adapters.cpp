@@ -9,8 +9,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"

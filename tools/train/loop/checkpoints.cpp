@@ -11,7 +11,6 @@
 #include <functional>
 #include <optional>
 #include <regex>
-#include <string>
 #include <string_view>
 #include <utility>
 

@@ -2,7 +2,6 @@
 // the collectives of the run reach the rates that --fabric-rate or the topology promises.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

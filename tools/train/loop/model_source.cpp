@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <utility>
 
 #include "data/loaders.hpp"
 #include "data/sources.hpp"

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <map>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "loop/optimizer.hpp"

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "atoll/fsdp.hpp"
 #include "atoll/world.hpp"

@@ -1,7 +1,6 @@
 #include "loop/optimizer.hpp"
 
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "fail.hpp"
 #include "loop/parameter_groups.hpp"

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <utility>
 
 #include "fail.hpp"
 #include "loop/checkpoints.hpp"

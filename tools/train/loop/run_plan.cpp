@@ -1,6 +1,5 @@
 #include "loop/run_plan.hpp"
 
-#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>

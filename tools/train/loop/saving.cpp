@@ -1,7 +1,5 @@
 #include "loop/saving.hpp"
 
-#include <utility>
-
 #include "loop/checkpoints.hpp"
 #include "loop/resume.hpp"
 #include "report/log.hpp"

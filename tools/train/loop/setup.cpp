@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "atoll/checkpoint.hpp"
 #include "atoll/communicator.hpp"

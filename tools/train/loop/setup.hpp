@@ -11,7 +11,6 @@
 #include "atoll/mesh.hpp"
 #include "data/batches.hpp"
 #include "data/dataset.hpp"
-#include "loop/optimizer.hpp"
 #include "loop/options.hpp"
 #include "loop/rank_compute.hpp"
 #include "loop/run_folder.hpp"

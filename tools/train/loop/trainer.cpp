@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -19,7 +17,6 @@
 #include "loop/resume.hpp"
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
-#include "model/params.hpp"
 #include "report/log.hpp"
 
 namespace train {

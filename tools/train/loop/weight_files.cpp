@@ -4,12 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <string>
 #include <utility>
 
 #include "fail.hpp"

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <initializer_list>
-#include <string_view>
 #include <utility>
 
 #include "fail.hpp"

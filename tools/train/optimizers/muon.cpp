@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "atoll/communicator.hpp"
 #include "message_plan.hpp"

@@ -1,7 +1,6 @@
 // Reads what a run wrote into its folder.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
-#include <string>
 #include <system_error>
 
 namespace train {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "atoll/device.hpp"
 #include "model/ops.hpp"

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
-#include <string>
 
-#include "atoll/planner.hpp"
 #include "fail.hpp"
 
 namespace train::simulated {
