@@ -1,5 +1,4 @@
-#include "loop/conversion.hpp"
-
+// Data that the trainer does not read itself: rank 0 lets atoll-data write token files of them.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>

@@ -23,6 +23,40 @@ namespace train {
 namespace fs = std::filesystem;
 namespace fsdp = atoll::fsdp;
 
+namespace {
+
+// Exit codes of atoll-train for a run that ended well but missed a limit.
+constexpr int mfu_gate_exit = 3;
+constexpr int memory_gate_exit = 4;
+
+// Compares the run's mean MFU and the most memory of any rank, in bytes, with --min-mfu and
+// --max-memory. An unknown MFU misses its limit.
+std::vector<MissedGate> missed_gates(const RunOptions& options, std::optional<double> mfu,
+                                     std::uint64_t memory) {
+  std::vector<MissedGate> missed;
+  if (options.min_mfu > 0 && !mfu) {
+    missed.push_back(
+        {mfu_gate_exit,
+         "--min-mfu: no step was measured, so MFU is unknown: the first --untimed-steps "
+         "after each start do not count, so run more steps"});
+  } else if (options.min_mfu > 0 && *mfu < options.min_mfu) {
+    missed.push_back({mfu_gate_exit, fmt::format("--min-mfu: MFU was {:.2f} %, below the limit of "
+                                                 "{:.2f} %; report.html shows what limits it",
+                                                 100 * *mfu, 100 * options.min_mfu)});
+  }
+  if (options.max_memory > 0 && memory > options.max_memory) {
+    const auto mib = [](std::uint64_t bytes) { return static_cast<double>(bytes) / (1U << 20U); };
+    missed.push_back(
+        {memory_gate_exit,
+         fmt::format("--max-memory: a rank used {:.1f} MiB, above the limit of {:.1f} MiB; the "
+                     "memory plan in report.html shows for what",
+                     mib(memory), mib(options.max_memory))});
+  }
+  return missed;
+}
+
+}  // namespace
+
 Reporting::Reporting(atoll::World& world, const RunOptions& options, const Setup& setup,
                      fsdp::Engine& engine)
     : world_(world),
@@ -223,8 +257,7 @@ std::vector<MissedGate> Reporting::gates(const Summary& summary, std::int64_t de
                                          std::int64_t process_bytes) {
   const bool host = setup_.machine.device().kind() == atoll::DeviceKind::cpu;
   const std::int64_t memory = host ? std::max(device_bytes, process_bytes) : device_bytes;
-  const auto missed = missed_gates({options_.min_mfu, options_.max_memory}, summary.speed.mfu,
-                                   static_cast<std::uint64_t>(memory));
+  const auto missed = missed_gates(options_, summary.speed.mfu, static_cast<std::uint64_t>(memory));
   const std::int64_t mine = missed.empty() ? 0 : missed.front().exit_code;
   const auto code = static_cast<int>(exchange_numbers(world_, "train/gates", mine).front());
   if (world_.rank() == 0 || code == 0) return code == 0 ? std::vector<MissedGate>{} : missed;

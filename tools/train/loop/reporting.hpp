@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "atoll/fsdp.hpp"
@@ -12,11 +13,16 @@
 #include "loop/results.hpp"
 #include "loop/setup.hpp"
 #include "report/endpoint.hpp"
-#include "report/gates.hpp"
 #include "report/metrics_json.hpp"
 #include "report/progress.hpp"
 
 namespace train {
+
+// A limit of --min-mfu or --max-memory that the figures of the whole run did not keep.
+struct MissedGate {
+  int exit_code = 0;
+  std::string message;  // names the flag, the figure and the limit
+};
 
 // Exists on every rank; rank 0 alone writes and shows.
 class Reporting {

@@ -13,7 +13,6 @@
 #include "data/loaders.hpp"
 #include "data/sources.hpp"
 #include "fail.hpp"
-#include "loop/conversion.hpp"
 #include "loop/exporting.hpp"
 #include "loop/gather_choice.hpp"
 #include "loop/model_source.hpp"

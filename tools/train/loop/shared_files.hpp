@@ -1,4 +1,5 @@
-// Files of a run that only some hosts have.
+// The files of a run: those that only some hosts have, and data that the trainer does not read
+// itself, of which rank 0 lets atoll-data write token files.
 #pragma once
 
 #include <filesystem>
@@ -11,17 +12,24 @@
 namespace train {
 
 // Gives every rank the files that --model, --init, --tokenizer, --data and --eval-data name, if at
-// least one rank has them; only rank 0 gets data that are to be converted. The lowest rank that has a file or folder sends it to the hosts that lack
-// it. They keep the copy in file_cache(), where later runs find it, and the options of their ranks
-// then name the copy. The checksums of all copies are compared. Files that no rank has are left to
-// the code that opens them.
+// least one rank has them; only rank 0 gets data that are to be converted. The lowest rank that has
+// a file or folder sends it to the hosts that lack it. They keep the copy in file_cache(), where
+// later runs find it, and the options of their ranks then name the copy. The checksums of all copies
+// are compared. Files that no rank has are left to the code that opens them.
 //
 // A folder may hold more than the model. Only these files of it are sent: config.json,
-// generation_config.json, tokenizer_files(), and, if the run loads weights, weight_files() with their
-// index.
-// Collective, and quick if all ranks have all files. Throws Error(io) that names
-// the host and the file, and Error(mismatch) if a copy differs.
+// generation_config.json, tokenizer_files(), and, if the run loads weights, weight_files() with
+// their index. Collective, and quick if all ranks have all files. Throws Error(io) that names the
+// host and the file, and Error(mismatch) if a copy differs.
 void share_files(atoll::World& world, RunOptions& options);
+
+// Converts the sources of --data and --eval-data that need it (conversion.cpp), and makes the options
+// name the token files, which are on the host of rank 0: share_files() brings them to the others.
+// They stay in file_cache(), where later runs find them as long as the sources, the tokenizer and
+// the flags do not change. Returns whether a source was replaced. Call choose_tokenizer() before.
+// Collective, and quick for data that need no conversion. Throws an Error with the last line of
+// atoll-data, the same on every rank.
+bool convert_data(atoll::World& world, RunOptions& options);
 
 // XDG_CACHE_HOME/atoll/files, or without this variable ~/.cache/atoll/files.
 std::filesystem::path file_cache();

@@ -29,7 +29,6 @@
 #include "loop/stopping.hpp"
 #include "loop/tracing.hpp"
 #include "model/decoder.hpp"
-#include "report/gates.hpp"
 #include "report/metrics.hpp"
 
 namespace train {
