@@ -125,8 +125,6 @@ Dataset join(std::vector<Dataset> sets) {
 }
 
 std::vector<Dataset> open_sources(const DataSpec& spec, const Tokenizer& tokenizer) {
-  require(spec.seq >= 1, "sequence length {}: must be at least 1", spec.seq);
-  require(spec.samples >= 0, "samples {}: must not be negative", spec.samples);
   require(spec.model.positions <= 0 || spec.seq <= spec.model.positions,
           "--seq {}: the positions of the model allow at most {} tokens; lower --seq", spec.seq,
           spec.model.positions);
@@ -202,8 +200,6 @@ Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer) {
 }
 
 RunData open_run_data(const DataSpec& spec, const EvalSpec& eval, const Tokenizer& tokenizer) {
-  require(eval.data.empty() || eval.split == 0, "--eval-data and --eval-split: use one of them");
-  require(eval.split >= 0 && eval.split < 1, "--eval-split {}: must be in [0, 1)", eval.split);
   if (eval.split == 0) {
     RunData data{open_dataset(spec, tokenizer), std::nullopt};
     if (eval.data.empty()) return data;
