@@ -103,19 +103,15 @@ void check_muon(const RunOptions& options) {
           "--no-skip-nonfinite");
 }
 
-int processors() { return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))); }
-
-// More threads than this only wait for one another.
-int most_threads() { return std::max(64, 4 * processors()); }
-
 void check_arithmetic(const RunOptions& options) {
   require(!options.fp8 || options.seq % 16 == 0,
           "--fp8: --seq {} must be a multiple of 16, for example {}", options.seq,
           (options.seq + 15) / 16 * 16);
-  const int most = most_threads();
+  const auto processors = std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN));
+  const auto most = std::max(64L, 4 * processors);  // more threads only wait for one another
   require(options.threads <= most,
           "--threads {}: this host has {} processors; use at most {} threads for a rank",
-          options.threads, processors(), most);
+          options.threads, processors, most);
   require(options.ema == 0 || options.skip_nonfinite || options.clip > 0,
           "--ema: cannot average weights that are updated during backward; remove --clip 0 or "
           "--no-skip-nonfinite");

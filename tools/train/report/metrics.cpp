@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -15,18 +17,13 @@ std::optional<double> ratio(double numerator, double denominator) {
   return numerator / denominator;
 }
 
+// sum + factor * use, member by member, all of which are f64.
 Utilization scaled_sum(const Utilization& sum, const Utilization& use, double factor = 1) {
-  return {sum.cpu_machine + factor * use.cpu_machine,
-          sum.cpu_ranks + factor * use.cpu_ranks,
-          sum.memory_used_fraction + factor * use.memory_used_fraction,
-          sum.network_sent_per_s + factor * use.network_sent_per_s,
-          sum.network_received_per_s + factor * use.network_received_per_s,
-          sum.gpus + factor * use.gpus,
-          sum.gpu_busy + factor * use.gpu_busy,
-          sum.nvlink_sent_per_s + factor * use.nvlink_sent_per_s,
-          sum.nvlink_received_per_s + factor * use.nvlink_received_per_s,
-          sum.pcie_sent_per_s + factor * use.pcie_sent_per_s,
-          sum.pcie_received_per_s + factor * use.pcie_received_per_s};
+  using Numbers = std::array<double, sizeof(Utilization) / sizeof(double)>;
+  auto total = std::bit_cast<Numbers>(sum);
+  const auto added = std::bit_cast<Numbers>(use);
+  for (std::size_t i = 0; i < total.size(); ++i) total[i] += factor * added[i];
+  return std::bit_cast<Utilization>(total);
 }
 
 void accumulate(const StepRecord& step, StepRecord& sums) {
