@@ -27,7 +27,7 @@ nlohmann::json BestLoss::recorded() const {
           {"step", step_},
           {"since", since_},
           {"data", data_},
-          {"kept", kept_ ? nlohmann::json(*kept_) : nullptr}};
+          {"kept", kept_ ? nlohmann::json(*kept_) : nlohmann::json(nullptr)}};
 }
 
 bool BestLoss::add(double loss, std::int64_t step) {

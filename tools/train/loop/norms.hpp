@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "atoll/fsdp.hpp"
 #include "atoll/world.hpp"

@@ -14,7 +14,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "atoll/cuda/runtime.hpp"
 #include "fail.hpp"
 #include "model/cuda/library.hpp"
 
