@@ -160,11 +160,10 @@ void Reporting::log_plan() const {
         "follow the mesh",
         options_.mesh, name(setup_.choice.strategy));
   }
-  if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
-  if (!setup_.micro_batch_why.empty()) log::info("{}", setup_.micro_batch_why);
-  if (!setup_.rate_why.empty()) log::info("{}", setup_.rate_why);
-  if (!setup_.threads_why.empty()) log::info("{}", setup_.threads_why);
-  if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
+  for (const std::string& why : {setup_.choice.why, setup_.micro_batch_why, setup_.rate_why,
+                                 setup_.threads_why, setup_.machine.place.why}) {
+    if (!why.empty()) log::info("{}", why);
+  }
   for (const auto& line : statistics_lines(setup_.dataset)) log::info("{}", line);
   if (setup_.eval) {
     log::info("evaluation on {} samples of {}", setup_.eval->size(), setup_.eval->name());
