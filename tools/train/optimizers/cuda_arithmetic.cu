@@ -137,34 +137,28 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-struct Adam {
-  float* weights;
-  const float* gradient;
-  float *moment1, *moment2;
-  std::uint64_t count;
-  float rate, keep, beta1, beta2, epsilon;
-  const Figures* figures;
-};
-
-__global__ void __launch_bounds__(threads) adamw_each(Adam a) {
+__global__ void __launch_bounds__(threads) adamw_each(AdamWStep s) {
   __shared__ float rate, root;
-  const auto factor = static_cast<float>(a.figures->factor);
+  const auto factor = static_cast<float>(s.figures->factor);
   if (isnan(factor)) return;
   if (threadIdx.x == 0) {
-    const double steps = a.figures->steps;
-    const double first = 1 - pow(static_cast<double>(a.beta1), steps);
-    const double second = 1 - pow(static_cast<double>(a.beta2), steps);
-    rate = static_cast<float>(static_cast<double>(a.rate) / first);
+    const double first = 1 - pow(static_cast<double>(s.beta1), s.figures->steps);
+    const double second = 1 - pow(static_cast<double>(s.beta2), s.figures->steps);
+    rate = static_cast<float>(static_cast<double>(s.rate) / first);
     root = static_cast<float>(1 / sqrt(second));
   }
   __syncthreads();
-  for (std::uint64_t i = first_item(); i < a.count; i += items_stride()) {
-    const float g = a.gradient[i] * factor;
-    const float m = a.beta1 * a.moment1[i] + (1 - a.beta1) * g;
-    const float v = a.beta2 * a.moment2[i] + (1 - a.beta2) * g * g;
-    a.moment1[i] = m;
-    a.moment2[i] = v;
-    a.weights[i] = a.weights[i] * a.keep - rate * m / (sqrtf(v) * root + a.epsilon);
+  const auto* const gradient = static_cast<const float*>(s.gradient.data);
+  auto* const weights = static_cast<float*>(s.weights.data);
+  auto* const moment1 = static_cast<float*>(s.moment1.data);
+  auto* const moment2 = static_cast<float*>(s.moment2.data);
+  for (std::uint64_t i = first_item(); i < s.weights.count; i += items_stride()) {
+    const float g = gradient[i] * factor;
+    const float m = s.beta1 * moment1[i] + (1 - s.beta1) * g;
+    const float v = s.beta2 * moment2[i] + (1 - s.beta2) * g * g;
+    moment1[i] = m;
+    moment2[i] = v;
+    weights[i] = weights[i] * s.keep - rate * m / (sqrtf(v) * root + s.epsilon);
   }
 }
 
@@ -275,18 +269,7 @@ class CudaArithmetic final : public Arithmetic {
     const std::uint64_t count = s.weights.count;
     if (count == 0) return;
     const Current current(device_.ordinal());
-    const Adam adam{s.weights.as<float>(),
-                    s.gradient.as<float>(),
-                    s.moment1.as<float>(),
-                    s.moment2.as<float>(),
-                    count,
-                    s.rate,
-                    s.keep,
-                    s.beta1,
-                    s.beta2,
-                    s.epsilon,
-                    s.figures};
-    start("adamw", adamw_each, {blocks_for(count, most_adamw_blocks), native(stream)}, adam);
+    start("adamw", adamw_each, {blocks_for(count, most_adamw_blocks), native(stream)}, s);
   }
 
  private:
