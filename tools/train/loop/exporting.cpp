@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"
+#include "json_reader.hpp"
 #include "loop/adapters.hpp"
 #include "loop/weight_files.hpp"
 #include "model/hf_config.hpp"
@@ -30,6 +30,7 @@ namespace fsdp = atoll::fsdp;
 constexpr std::string_view weights_name = "model.safetensors";
 constexpr std::string_view config_name = "config.json";
 constexpr const char* generation_name = "generation_config.json";
+constexpr std::uintmax_t most_bytes = std::uintmax_t{1} << 30;  // of a file that is copied
 
 bool is_file(const RunOptions& options) { return options.export_weights.ends_with(".safetensors"); }
 
@@ -48,10 +49,7 @@ bool copy_one(const fs::path& from, const fs::path& to) {
   std::error_code ignored;
   if (!fs::is_regular_file(from, ignored)) return false;
   if (fs::equivalent(from, to, ignored)) return true;
-  std::ifstream in(from, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-  if (!in) fail(ErrorCode::io, "{}: cannot be read", from.string());
-  write_file_atomic(to, bytes);
+  write_file_atomic(to, read_text(from, most_bytes));
   return true;
 }
 

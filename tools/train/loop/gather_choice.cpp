@@ -1,11 +1,11 @@
 #include "loop/gather_choice.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <tuple>
 
+#include "loop/clock.hpp"
 #include "loop/setup.hpp"
 #include "model/normal_values.hpp"
 #include "model/params.hpp"
@@ -82,7 +82,7 @@ class Trial {
     double best = std::numeric_limits<double>::infinity();
     for (int round = 0; round <= rounds; ++round) {
       comm.barrier(lane_).synchronize();
-      const auto start = std::chrono::steady_clock::now();
+      const auto start = Clock::now();
       for (int layer = 0; layer < layers; ++layer) {
         for (std::uint64_t i = 0; i < products_; ++i) {
           ops_.linears_forward(compute_, {shape_.tokens, shape_.in, x_.view(dtype_), {&linear, 1}});
@@ -91,8 +91,8 @@ class Trial {
       }
       compute_.synchronize();
       lane_.synchronize();
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      if (round > 0) best = std::min(best, taken.count() / layers);
+      const double taken = seconds_since(start);
+      if (round > 0) best = std::min(best, taken / layers);
     }
     return best;
   }

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "atoll/topology.hpp"
 #include "environment.hpp"
+#include "loop/clock.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
 #include "report/phase.hpp"
@@ -28,11 +28,10 @@ nlohmann::json read_peaks(const std::filesystem::path& file) {
 double measure(atoll::World& world, const Machine& machine, atoll::DType dtype, double seconds) {
   // On a GPU, a sample is already the best of many products of several sizes.
   const int samples = machine.device().kind() == atoll::DeviceKind::cuda ? 1 : 5;
-  const auto start = std::chrono::steady_clock::now();
-  const std::chrono::duration<double> limit(seconds);
+  const auto start = Clock::now();
   double best = 0;
   for (int i = 0; i < samples; ++i) {
-    if (i > 0 && std::chrono::steady_clock::now() - start > limit) break;
+    if (i > 0 && seconds_since(start) > seconds) break;
     best = std::max(best, machine.matrix_peak(world, dtype, seconds / samples));
   }
   for (const auto& rank : world.exchange("train/peak", fmt::format("{:a}", best))) {

@@ -135,13 +135,9 @@ struct Recorded {
 // Throws an error if only one of run and checkpoint averages weights.
 void check_average(const RunOptions& options, const fs::path& folder, bool has_average) {
   if (has_average == (options.ema > 0)) return;
-  if (options.ema > 0) {
-    fail(ErrorCode::mismatch,
-         "--resume {}: the checkpoint has no average of weights: leave --ema out", folder.string());
-  }
-  fail(ErrorCode::mismatch,
-       "--resume {}: the checkpoint has an average of weights: add the --ema of its run",
-       folder.string());
+  fail(ErrorCode::mismatch, "--resume {}: the checkpoint has {}", folder.string(),
+       has_average ? "an average of weights: add the --ema of its run"
+                   : "no average of weights: leave --ema out");
 }
 
 // Returns what a checkpoint records, without loading it; nothing if its index cannot be read, which

@@ -1,7 +1,6 @@
 // Collects the trace of the chosen steps (--trace) and writes all ranks into one file.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <vector>
@@ -9,14 +8,13 @@
 #include "atoll/communicator.hpp"
 #include "atoll/mesh.hpp"
 #include "atoll/trace.hpp"
+#include "loop/clock.hpp"
 #include "loop/options.hpp"
 
 namespace train {
 
 class Tracing {
  public:
-  using Clock = std::chrono::steady_clock;
-
   explicit Tracing(StepRange steps) : steps_(steps) {}
 
   // Whether this step, counted from 1, is traced.
