@@ -34,9 +34,9 @@ class BestLoss {
 
  private:
   std::string data_;
-  std::optional<double> loss_;  // none before the first evaluation
-  std::optional<double> kept_,
-      kept_before_;  // losses of the checkpoint that is kept, and before it
+  std::optional<double> loss_;         // none before the first evaluation
+  std::optional<double> kept_;         // loss of the checkpoint that is kept
+  std::optional<double> kept_before_;  // loss of the one that was kept before it
   std::int64_t step_ = 0;
   std::int64_t since_ = 0;
 };
