@@ -116,11 +116,12 @@ std::int64_t steps_done(const json& saved, const fs::path& folder) {
        folder.string());
 }
 
-// The texts that a checkpoint records, parsed; null for what is no JSON.
-json parsed_texts(const Extra& extra) {
+// The texts that a checkpoint records, parsed; null for what is no JSON. Leaves out what is no text.
+json parsed_texts(const json& extra) {
   json values = json::object();
-  for (const auto& [name, text] : extra) {
-    const json value = json::parse(text, nullptr, false);
+  for (const auto& [name, text] : extra.items()) {
+    if (!text.is_string()) continue;
+    const json value = json::parse(text.get<std::string>(), nullptr, false);
     values[name] = value.is_discarded() ? json() : value;
   }
   return values;
@@ -155,11 +156,8 @@ std::optional<Recorded> recorded(atoll::World& world, const fs::path& folder) {
   if (text.empty()) return {};
   const json all = json::parse(text);
   if (!all[0].is_object()) return {};
-  Extra extra;
-  for (const auto& [key, value] : all[0].items()) {
-    if (value.is_string()) extra[key] = value.get<std::string>();
-  }
-  return Recorded{parsed_texts(extra), std::ranges::find(all[1], json("average")) != all[1].end()};
+  const bool has_average = std::ranges::find(all[1], json("average")) != all[1].end();
+  return Recorded{parsed_texts(all[0]), has_average};
 }
 
 // A member of what a checkpoint records under `name`; null if it does not record it.
