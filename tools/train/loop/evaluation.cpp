@@ -92,7 +92,7 @@ void show_data(atoll::World& world, RunOptions options) {
   check(options);
   fetch_inputs(world, options);
   const auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
-  const ModelConfig model = find_model(options, *tokenizer).config;
+  const ModelConfig model = find_model(options, tokenizer->vocab_size()).config;
   const RunData data = open_data(options, *tokenizer, model);
   if (world.rank() == 0) {
     std::string text;

@@ -112,7 +112,7 @@ ModelSource in_folder(const fs::path& folder, const RunOptions& options) {
   return {read_hf_config(file), {}, file};
 }
 
-ModelSource find(const RunOptions& options, const Tokenizer& tokenizer) {
+ModelSource find(const RunOptions& options, std::int64_t vocab) {
   if (has_init(options)) {
     fs::path place = options.init;
     if (!fs::exists(place) && is_hub_name(options.init)) place = cached_model(options.init);
@@ -129,7 +129,7 @@ ModelSource find(const RunOptions& options, const Tokenizer& tokenizer) {
   }
   if (is_preset(options.model)) {
     const bool copies = options.data == "synthetic:copy";
-    return {preset(options.model, copies ? copy_vocabulary : tokenizer.vocab_size()), {}, {}};
+    return {preset(options.model, copies ? copy_vocabulary : vocab), {}, {}};
   }
   if (fs::is_directory(options.model)) return in_folder(options.model, options);
   if (is_hub_name(options.model)) return in_folder(cached_model(options.model), options);
@@ -183,8 +183,8 @@ fs::path local_model(const std::string& text) {
   }
 }
 
-ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer) {
-  ModelSource source = find(options, tokenizer);
+ModelSource find_model(const RunOptions& options, std::int64_t vocab) {
+  ModelSource source = find(options, vocab);
   source.config.name = model_name(options);
   source.config.adapters = adapters_of(options, source.config);
   return source;

@@ -391,7 +391,7 @@ Inputs read_inputs(atoll::World& world, RunOptions& options) {
   fetch_inputs(world, options);
   compare_names(world, options);
   auto tokenizer = run_tokenizer(world, options);
-  ModelSource source = find_model(options, *tokenizer);
+  ModelSource source = find_model(options, tokenizer->vocab_size());
   warn_of_model(world, options, source, *tokenizer);
   auto data = open_data(options, *tokenizer, source.config);
   auto weights = source.weights.empty() ? std::vector<fs::path>() : weight_files(source.weights);
