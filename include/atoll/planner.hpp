@@ -96,6 +96,8 @@ struct ComputeModel {
   std::string name;      // name of the device, such as "H100"
   double peak_bf16 = 0;  // FLOP/s in bf16 (PeakRates), the base of MFU
   double peak_f32 = 0;   // FLOP/s in f32, without TF32
+  // FLOP/s in 8-bit floating point; 0: atoll's trainer has no products in fp8 on this device
+  double peak_fp8 = 0;
   // The measured rates of large products, and of attention over long sequences, as parts of
   // peak_bf16 or peak_f32.
   double best_product = 1;

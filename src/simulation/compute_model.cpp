@@ -20,25 +20,30 @@ struct Measured {
   int units;
   double memory_gbyte_s;
   std::uint64_t memory_mib;
+  double fp8 = 0;  // rate of fp8 as a multiple of bf16, by the data sheet
 };
 
-ComputeModel gpu_model(std::string name, const Measured& measured, std::string source) {
+constexpr const char* estimates = "data sheet; efficiencies are estimates";
+
+ComputeModel gpu_model(const std::string& name, const Measured& measured,
+                       std::string source = estimates) {
   // Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the
   // CPU about 3 us.
   constexpr double kernel_s = 2e-6, launch_s = 3e-6;
   // The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
   constexpr std::uint64_t reserved = std::uint64_t{2} << 30;
-  std::string sheet = name;
+  std::string sheet = "NVIDIA " + name;
   std::ranges::replace(sheet, '-', ' ');
   const auto [bf16, f32] = peak_rates(sheet);
-  const auto [product, attention, flash_attention_2, units, memory_gbyte_s, mib] = measured;
-  return {std::move(name), bf16,      f32,      product,  attention, flash_attention_2, units,
-          memory_gbyte_s,  mib << 20, reserved, kernel_s, launch_s,  std::move(source)};
+  const auto [product, attention, flash_attention_2, units, memory_gbyte_s, mib, fp8] = measured;
+  return {name,  bf16,           f32,       fp8 * bf16, product,  attention, flash_attention_2,
+          units, memory_gbyte_s, mib << 20, reserved,   kernel_s, launch_s,  std::move(source)};
 }
 
 // Memory: what programs get, the "total capacity" in PyTorch's out-of-memory errors that users have
 // published (V100 31.7 GiB, A100 39.4 and 79.2, H100 79.1, NVL 93.1, H200 139.8, B200 178.4, MI300X
-// 192.0); the data sheets have 1 to 2 % more. Rates of products and attention come from
+// 192.0, L40S 44.4: stepfun-ai/Step-Video-T2V 8); the data sheets have 1 to 2 % more. A GB200 gives
+// programs 0.4 % less than its driver reports, as a B200 does. Rates of products and attention come from
 // measurements with values that are normally distributed, which need more power than others:
 // - Products, on shapes of training or squares of 8192: A100 257 TFLOP/s (H. He, "Strangely, matrix
 //   multiplications on GPUs run faster when given predictable data"); H100 690, repeated for
@@ -48,30 +53,42 @@ ComputeModel gpu_model(std::string name, const Measured& measured, std::string s
 // - Attention on Hopper, head dimension 128: cuDNN 539 forward (causal) and 516 backward (not
 //   causal), FlashAttention-2 335 and 322 (FlashAttention-3, arXiv 2407.08608, figures 5 and 6). On
 //   A100 FlashAttention-2 reaches 60 % (arXiv 2307.08691, figure 4).
-// Everything else is an estimate: products of V100, H100-PCIe, H100-NVL and CPU, other attention,
-// and 90 % of the data sheet as the bandwidth that kernels reach.
-const std::array<ComputeModel, 10>& compute_models() {
+// Everything else is an estimate: products of V100, H100-PCIe, H100-NVL, CPU and all GPUs whose
+// source says it, other attention, other memory, and 90 % of the data sheet as the bandwidth that
+// kernels reach. H800 and A800 are an H100 and an A100 with fewer links. atoll's trainer has fp8 on
+// GPUs of compute capability 9.0 or later.
+const std::array<ComputeModel, 20>& compute_models() {
   constexpr double tera = 1e12;
-  static const std::array<ComputeModel, 10> models = {{
+  static const std::array<ComputeModel, 20> models = {{
       gpu_model("V100", {0.80, 0.35, 0.35, 80, 810, 32'501},
                 "data sheet (f16, since V100 has no bf16); efficiencies are estimates"),
       gpu_model("A100", {0.824, 0.60, 0.60, 108, 1835, 81'101},
                 "data sheet (80 GB SXM); products: H. He; attention: FlashAttention-2"),
       gpu_model("A100-40GB", {0.824, 0.60, 0.60, 108, 1400, 40'336},
                 "data sheet (40 GB SXM); products: H. He; attention: FlashAttention-2"),
-      gpu_model("H100-PCIe", {0.75, 0.50, 0.34, 114, 1835, 81'080},
+      gpu_model("H100-PCIe", {0.75, 0.50, 0.34, 114, 1835, 81'080, 2},
                 "data sheet (PCIe); products: estimate, since 350 W limit the clock"),
-      gpu_model("H100-NVL", {0.70, 0.50, 0.34, 132, 3510, 95'334},
+      gpu_model("H100-NVL", {0.70, 0.50, 0.34, 132, 3510, 95'334, 2},
                 "data sheet (NVL); products: estimate, since 400 W limit the clock"),
-      gpu_model("H100", {0.698, 0.53, 0.33, 132, 3015, 81'008},
+      gpu_model("H100", {0.698, 0.53, 0.33, 132, 3015, 81'008, 2},
                 "data sheet (SXM); products: measured under load; attention: FlashAttention-3"),
-      gpu_model("H200", {0.698, 0.53, 0.33, 132, 4320, 143'165},
+      gpu_model("H200", {0.698, 0.53, 0.33, 132, 4320, 143'165, 2},
                 "data sheet (SXM); products: as H100; attention: FlashAttention-3"),
-      gpu_model("B200", {0.775, 0.50, 0.20, 148, 7200, 182'630},
+      gpu_model("B200", {0.775, 0.50, 0.20, 148, 7200, 182'630, 2},
                 "data sheet; products: ml-engineering; attention: estimate"),
       gpu_model("MI300X", {0.474, 0.35, 0.35, 304, 4770, 196'588},
                 "data sheet; products: SemiAnalysis; attention: estimate"),
-      {"CPU", 1 * tera, 0.2 * tera, 0.9, 0.5, 0.5, 0, 20, std::uint64_t{24} << 30, 0, 1e-6, 1e-6,
+      gpu_model("L4", {0.50, 0.45, 0.45, 58, 270, 22'500}),  // 72 W limit the clock
+      gpu_model("L40S", {0.70, 0.50, 0.50, 142, 778, 45'480}),
+      gpu_model("A30", {0.75, 0.55, 0.55, 56, 840, 24'060}),
+      gpu_model("A40", {0.75, 0.55, 0.55, 84, 626, 45'480}),
+      gpu_model("A800", {0.824, 0.60, 0.60, 108, 1835, 81'101}, "as A100"),
+      gpu_model("H800", {0.698, 0.53, 0.33, 132, 3015, 81'008, 2}, "as H100"),
+      gpu_model("H800-PCIe", {0.75, 0.50, 0.34, 114, 1835, 81'080, 2}, "as H100-PCIe"),
+      gpu_model("H200-NVL", {0.70, 0.50, 0.34, 132, 4320, 143'165, 2}),
+      gpu_model("GH200", {0.698, 0.53, 0.33, 132, 3600, 96'700, 2}, "data sheet (96 GB); as H100"),
+      gpu_model("GB200", {0.775, 0.50, 0.20, 148, 7200, 188'700, 2}, "data sheet; as B200"),
+      {"CPU", 1 * tera, 0.2 * tera, 0, 0.9, 0.5, 0.5, 0, 20, std::uint64_t{24} << 30, 0, 1e-6, 1e-6,
        "one core with AVX-512, an estimate: atoll-plan --measure measures this machine"},
   }};
   return models;

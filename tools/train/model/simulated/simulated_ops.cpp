@@ -93,7 +93,7 @@ double bytes_of(std::initializer_list<atoll::ConstView> views) {
 class SimulatedOps final : public Ops {
  public:
   explicit SimulatedOps(const SimulatedOpsOptions& options)
-      : options_(options), profile_(profile_of(options.framework)) {}
+      : options_(options), profile_(profile_of(options.framework)), products_(options.compute) {}
 
   void multiply(atoll::Stream& stream, const Product& product, atoll::ConstView a,
                 atoll::ConstView b, atoll::View c, atoll::ConstView residual) override {
@@ -107,7 +107,7 @@ class SimulatedOps final : public Ops {
                                     .k = product.k,
                                     .bf16 = product.in == DType::bf16,
                                     .moved_bytes = static_cast<std::uint64_t>(all)};
-    run_for(stream, "product", atoll::product_seconds(options_.compute, shape),
+    run_for(stream, "product", atoll::product_seconds(products_, shape),
             on_gpu(crowded_product(options_.framework)));
     if (residual.count > 0 && profile_.separate_residual)
       move(stream, "add", {}, 3 * bytes_of({c}));
@@ -132,7 +132,35 @@ class SimulatedOps final : public Ops {
     std::visit([&](const auto& args) { run(stream, name, args); }, operation);
   }
 
+ protected:
+  // Each matrix of 2 bytes an element is read to find its scale, read again, and written in one byte;
+  // backward needs some of them transposed as well. The kernels are those that `ctest -R launches`
+  // counts; their times, and the share of the peak that products in fp8 reach, are not measured.
+  void run_linears_forward(atoll::Stream& stream, const LinearsForward& args) override {
+    double bytes = bytes_of({args.x});
+    for (const auto& layer : args.layers) bytes += bytes_of({layer.weight});
+    const int count = static_cast<int>(args.layers.size());
+    in_fp8(stream, {2 + count, 2.5}, bytes, [&] { Ops::run_linears_forward(stream, args); });
+  }
+  void run_linears_backward(atoll::Stream& stream, const LinearsBackward& args) override {
+    double bytes = bytes_of({args.x});
+    for (const auto& layer : args.layers) bytes += bytes_of({layer.weight, layer.dy});
+    const int count = static_cast<int>(args.layers.size());
+    in_fp8(stream, {2 + 2 * count, 3}, bytes, [&] { Ops::run_linears_backward(stream, args); });
+  }
+
  private:
+  // Calls `multiply_all` with products at the rate of fp8, if they are in fp8.
+  template <class MultiplyAll>
+  void in_fp8(atoll::Stream& stream, const Passes& conversion, double bytes,
+              const MultiplyAll& multiply_all) {
+    if (options_.fp8) {
+      move(stream, "to fp8", conversion, bytes);
+      products_.peak_bf16 = options_.compute.peak_fp8;
+    }
+    multiply_all();
+    products_.peak_bf16 = options_.compute.peak_bf16;
+  }
   // Enqueues an operation whose time was measured. Returns false for any other.
   bool known(atoll::Stream& stream, const char* name, const std::string& key) const {
     const auto found = options_.times.find(key);
@@ -247,6 +275,7 @@ class SimulatedOps final : public Ops {
 
   SimulatedOpsOptions options_;
   const Profile& profile_;
+  atoll::ComputeModel products_;  // with the peak of the products that run at the moment
 };
 
 }  // namespace

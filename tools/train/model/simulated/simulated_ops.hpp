@@ -46,6 +46,7 @@ struct SimulatedOpsOptions {
   // otherwise it must live as long as the ops.
   std::set<std::string>* not_measured = nullptr;
   bool eager_attention = false;  // attention stores its scores, as without a fused kernel
+  bool fp8 = false;              // products of the layers are in fp8, as with atoll-train --fp8
 };
 
 std::unique_ptr<Ops> make_ops(const SimulatedOpsOptions& options);
