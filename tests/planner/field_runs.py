@@ -122,7 +122,7 @@ def predict(row, plan):
             done = subprocess.run(command, capture_output=True, text=True, timeout=100)
             if done.returncode:
                 raise ValueError(done.stderr.strip().removeprefix("atoll-plan: "))
-            found = json.loads(out.read_text())[0]
+            found = json.loads(out.read_text())["candidates"][0]
         step_s, memory = found["step_s"], found["memory_bytes"] / 1e9
         misses = memory > float(row["gpu_mem_GB"]) if row["gpu_mem_GB"] else not found["fits"]
         row.assume("does not fit in the memory of the GPU", misses)

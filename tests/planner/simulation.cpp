@@ -12,6 +12,7 @@
 #include "atoll/error.hpp"
 #include "model/config.hpp"
 #include "plan/cluster.hpp"
+#include "plan/output.hpp"
 #include "plan/search.hpp"
 #include "plan/simulate.hpp"
 
@@ -152,6 +153,63 @@ TEST_CASE("PyTorch costs more time and memory than atoll, and more in eager mode
   CHECK(compiled.step_s < eager.step_s);
   const auto logits = static_cast<double>(many.micro_batch * many.seq * many.model.vocab);
   CHECK(static_cast<double>(eager.bytes - compiled.bytes) == doctest::Approx(8 * logits));
+}
+
+TEST_CASE("products in fp8 save time and need memory for copies; adapters save memory") {
+  plan::Job plain = job(1, 8), fp8 = plain, lora = plain;
+  plain.model = train::preset("mistral-7b");
+  fp8.model = lora.model = plain.model;
+  fp8.fp8 = true;
+  lora.model.adapters = {.rank = 16, .alpha = 32, .targets = train::adapter_targets()};
+  const auto a = plan::simulate(plain), b = plan::simulate(fp8), c = plan::simulate(lora);
+  CHECK(b.step_s < 0.9 * a.step_s);
+  CHECK(b.step_s > 0.5 * a.step_s);  // attention and the rest stay in bf16
+  CHECK(b.bytes > a.bytes);
+  CHECK(c.memory.optimizer < a.memory.optimizer / 50);
+  CHECK(c.step_s < a.step_s);
+}
+
+TEST_CASE("a mesh other than the trainer's is explained with the bandwidth below which it loses") {
+  plan::Job base = job(3, 8);
+  base.model = train::preset("qwen2.5-7b");
+  base.seq = 2048;
+  const plan::SearchSpace space{
+      .strategies = {fsdp::Strategy::full_shard, fsdp::Strategy::hybrid_shard},
+      .meshes = {{3, 8}},
+      .recomputes = {train::Recompute::full},
+      .micro_batches = {4}};
+  const auto found = plan::search(base, space);
+  REQUIRE(found.front().job.strategy == fsdp::Strategy::full_shard);
+  const std::string text = plan::other_mesh(found);
+  CAPTURE(text);
+  CHECK(text.starts_with("atoll-train plans the mesh 3x8"));
+  const auto at = text.find("Below ");
+  REQUIRE(at != std::string::npos);
+  const double rate = std::stod(text.substr(at + 6));
+  // On both sides of that bandwidth, the faster of the two is the one that the text says.
+  for (const double factor : {0.9, 1.1}) {
+    base.cluster.fabric.most_gbyte_s = factor * rate;
+    const auto best = plan::search(base, space).front().job.strategy;
+    CHECK((best == fsdp::Strategy::hybrid_shard) == (factor < 1));
+  }
+  base.cluster.fabric.most_gbyte_s = 0.5 * rate;
+  CHECK(plan::other_mesh(plan::search(base, space)) == "");
+}
+
+TEST_CASE("growth says whether the global batch grows, and where nothing fits") {
+  plan::Job base = job(4, 1);
+  base.model = train::preset("llama-3.1-8b");
+  const plan::SearchSpace space{.strategies = {fsdp::Strategy::full_shard},
+                                .recomputes = {train::Recompute::full},
+                                .micro_batches = {1}};
+  const auto best = plan::search(base, space).front();
+  const std::string text = plan::growth(plan::scaling_of(best, space), 0);
+  CAPTURE(text);
+  CHECK(text.find("grows with the hosts (--global-batch 4 fixes it)") != std::string::npos);
+  CHECK(text.find("1  nothing fits: the least that 1 host(s) need is 1") != std::string::npos);
+  CHECK(text.find("global batch 4\n") != std::string::npos);
+  CHECK(plan::growth(plan::scaling_of(best, space), 8).find("has 8 rows on all") !=
+        std::string::npos);
 }
 
 // With a trace, simulate() runs all passes of a step; without one it runs few and extends.

@@ -6,10 +6,13 @@
 import json
 import os
 import pathlib
+import pty
 import re
+import select
 import subprocess
 import sys
 import tempfile
+import time
 
 PLAN = sys.argv[1]
 
@@ -20,12 +23,81 @@ def run(*flags, code=0):
     return done.stdout if code == 0 else done.stderr
 
 
+def found_in(file):
+    """The candidates of a file of --json."""
+    return json.loads(file.read_text())["candidates"]
+
+
+def results(text):
+    """What follows the assumptions."""
+    return text.split("\n\n", 1)[1]
+
+
+def check_assumptions(folder):
+    """What a prediction assumes comes first, with the same keys in JSON."""
+    text = run("--model", "qwen2.5-7b", "--hosts", "3", "--micro-batch", "1", "--recompute", "full", "--json", folder / "a.json")
+    found = json.loads((folder / "a.json").read_text())
+    assert found["schema"] == "atoll-plan-1" and found["remarks"], found
+    lines = text.split("\n\n")[0].splitlines()
+    assert lines[0] == "Assumptions" and [line.split()[0] for line in lines[1:]] == list(found["assumptions"]), text
+    assert {"gpu", "links_inside_host", "links_between_hosts", "sequence_length", "rows_per_step", "dtype", "recomputation",
+            "tokens_per_s"} <= set(found["assumptions"]), found
+    assert "cluster-toolkit" in text and "8x400G by assumption" in text and "atoll-train plans the mesh 3x8" in text, text
+    assert re.search(r"Below [0-9.]+ GB/s a host, hybrid_shard 3x8 wins", text), text
+    help_text = " ".join(run("--help-all").split())
+    for default in ("--gpu TEXT=H100", "=8x400G", "--seq INT:INT in [1 - 16777215]=2048", "--hosts INT:INT in [0 - 8192]=1"):
+        assert default in help_text, (default, help_text)
+
+
+def check_gpus_and_models(folder):
+    """Any GPU by its figures; models as of atoll-train; adapters; fp8."""
+    job = ["--micro-batch", "1", "--recompute", "full", "--strategy", "full_shard", "--json", folder / "b.json"]
+    speeds = {}
+    for gpu in (["--gpu", "L40S"], ["--gpu", "GB200"], ["--gpu", "H100", "--memory", "20"],
+                ["--gpu", "Abacus", "--peak", "100", "--memory", "60", "--bandwidth", "1000"],
+                ["--peak", "200", "--memory", "60", "--bandwidth", "1000", "--intra", "200"], ["--lora-rank", "16"], ["--fp8"], []):
+        text = run(*job, *gpu)
+        speeds[" ".join(gpu[:2])] = found_in(folder / "b.json")[0]["tokens_per_s"]
+        assert ("fp8, not measured" in text) == ("--fp8" in gpu) and ("--peak" in text) == ("--peak" in gpu), text
+    assert speeds["--gpu Abacus"] < speeds["--peak 200"] and speeds[""] < min(speeds["--fp8"], speeds["--lora-rank 16"]), speeds
+    assert "L40S, 362 TFLOP/s" in run("--topology", "pcie-8", "--micro-batch", "1")
+    snapshot = folder / "hub/models--acme--small/snapshots/main"
+    snapshot.mkdir(parents=True)
+    shape = dict(model_type="mistral", num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
+                 intermediate_size=128, vocab_size=512, sliding_window=None, tie_word_embeddings=False)
+    (snapshot / "config.json").write_text(json.dumps(shape))
+    env = dict(os.environ, HF_HUB_CACHE=str(folder / "hub"))
+    for model, code, expected in (("acme/small", 0, "small, 0.0001"), (snapshot, 0, "small, 0.0001"),
+                                  (snapshot / "config.json", 0, "B parameters"), ("acme/absent", 1, "`hf download acme/absent`"),
+                                  (folder, 1, "name the folder of a model"), ("x.json", 1, "--model x.json: no such file")):
+        done = subprocess.run([PLAN, "--model", model, "--micro-batch", "1"], capture_output=True, text=True, timeout=60, env=env)
+        assert done.returncode == code and expected in (done.stderr if code else done.stdout), (model, done.stdout, done.stderr)
+
+
+def check_progress(folder):
+    """A long search shows on a terminal how far it is, unless --quiet is given."""
+    for quiet in (False, True):
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen([PLAN, "--model", "llama-3.1-8b", "--hosts", "512", "--dtype", "auto", "--prefetch", "auto",
+                                    "--growth", *["--quiet"] * quiet], stdout=subprocess.DEVNULL, stderr=theirs)
+        shown, end = b"", time.monotonic() + (3 if quiet else 30)
+        while time.monotonic() < end and len(set(re.findall(rb"\([0-9]+ of [0-9]+\): [0-9]+ s", shown))) < 2:
+            if select.select([ours], [], [], 0.1)[0]:
+                shown += os.read(ours, 4096)
+        process.kill()
+        process.wait()
+        assert (b"predicting settings on 512 host(s) (" in shown) != quiet, shown
+        os.close(ours)
+        os.close(theirs)
+
+
 def check_advice_on_memory(folder):
     """Nearly full memory, what fits on more hosts, and the mesh that a strategy uses."""
     text = run("--model", "llama-3.1-8b", "--hosts", "64", "--micro-batch", "8", "--strategy", "hybrid_shard", "--prefetch", "2")
     assert re.search(r"The first line needs (9[0-9]|100) % of a rank's memory", text) and "With a tenth to spare" in text, text
     text = run("--model", "llama-3.1-8b", "--gpu", "V100", "--gpus-per-host", "1")
     assert "it fits on 8 hosts with --strategy full_shard" in text, text
+    assert text.count("does not fit") == 1 and "other candidates do not fit in the 34.1 GB of a GPU" in text, text
     assert run("--model", "llama-3.1-8b", "--gpu", "V100", "--gpus-per-host", "1", "--hosts", "8", "--top", "1"
                ).count("does not fit") == 0
     text = run("--hosts", "2", "--strategy", "full_shard", "--mesh", "2x8", "--micro-batch", "1", "--recompute", "full")
@@ -35,7 +107,7 @@ def check_advice_on_memory(folder):
 def check_table(folder):
     text = run("--model", "qwen2.5-7b", "--gpu", "H100", "--hosts", "2", "--micro-batch", "1", "--tokens", "1e9",
                "--price", "2", "--top", "1000", "--json", folder / "table.json")
-    found = json.loads((folder / "table.json").read_text())
+    found = found_in(folder / "table.json")
     assert "hybrid_shard" in text and "full_shard" in text and "GPU hours" in text, text
     speeds = [entry["tokens_per_s"] for entry in found if entry["fits"]]
     assert speeds == sorted(speeds, reverse=True) and len(speeds) > 4, speeds
@@ -52,7 +124,7 @@ def check_table(folder):
     steps = {}
     for attention in ("fused", "eager"):
         run("--model", "llama-3.1-8b", "--micro-batch", "1", "--attention", attention, "--json", folder / "attention.json")
-        steps[attention] = json.loads((folder / "attention.json").read_text())[0]["step_s"]
+        steps[attention] = found_in(folder / "attention.json")[0]["step_s"]
     assert steps["eager"] > steps["fused"], steps
     one = run("--model", "qwen2.5-7b", "--hosts", "2", "--strategy", "hybrid_shard", "--mesh", "2x8",
               "--micro-batch", "1", "--recompute", "none")
@@ -72,7 +144,7 @@ def check_lanes(folder):
     (folder / "trace.json").write_text(json.dumps(dict(traceEvents=names + events)))
     job = ["--model", "mistral-tiny", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "none"]
     text = run(*job, "--trace", folder / "trace.json")
-    measured = {line[:30].strip(): float(line.split()[-1]) for line in text.splitlines()[1:]}
+    measured = {line[:30].strip(): float(line.split()[-1]) for line in results(text).splitlines()[1:]}
     assert measured["compute: forward"] == 2 and measured["compute: backward"] == 4, text
     assert measured["compute waits for gather"] == 1 and measured["gather busy"] == 3, text
     assert measured["reduce busy"] == 0.5, text
@@ -156,7 +228,8 @@ def check_run(folder):
     small = dict(args, model="mistral-7b")
     message = explain("--layers", "16", args=small, metrics=dict(metrics, parameters=7241732096), code=1)
     assert "but the run had 7241732096" in message and message.count("\n") == 1, message
-    for changed, named in [(dict(optimizer="muon"), "--optimizer muon"), (dict(fp8=True), "--fp8")]:
+    assert "fp8, not measured" not in explain(args=dict(args, fp8=True)) and "in fp8 at 1978" in explain(args=dict(args, fp8=True))
+    for changed, named in [(dict(optimizer="muon"), "--optimizer muon"), (dict(lora_rank=8, lora_base="int8"), "--lora-base int8")]:
         explain(args=dict(args, **changed))
         done = subprocess.run([PLAN, "--explain", place], capture_output=True, text=True, timeout=60)
         assert done.stderr == f"atoll-plan: warning: the run had {named}, which the prediction ignores\n", done.stderr
@@ -176,6 +249,9 @@ def check_advice(folder):
     assert last[0].split(" GB")[0] in remarks, "the page lacks the advice"
     text = run("--model", "qwen2.5-7b", "--hosts", "4", "--micro-batch", "1", "--recompute", "none", "--growth")
     assert "% of linear" in text and ("faster than" in text or "within" in text), text
+    assert "the global batch grows with the hosts" in text, text
+    fixed = run("--model", "qwen2.5-7b", "--hosts", "4", "--recompute", "none", "--growth", "--global-batch", "64")
+    assert fixed.count("global batch 64") == 3 and "has 64 rows on all" in fixed, fixed
     slow = run("--model", "qwen2.5-7b", "--hosts", "16", "--micro-batch", "1", "--recompute", "none", "--strategy",
                "full_shard", "--inter", "TCP 1G", "--growth")
     assert "Beyond" in slow, slow
@@ -185,7 +261,7 @@ def check_advice(folder):
                   "--recompute", "none")
     same = run("--gpu", "H100", "--hosts", "2", "--model", "qwen2.5-7b", "--micro-batch", "1", "--strategy", "hybrid_shard",
                "--recompute", "none")
-    assert catalog == same, catalog + same
+    assert results(catalog) == results(same), catalog + same
 
 
 def check_curves(folder):
@@ -214,7 +290,7 @@ def check_measure(folder):
     run("--measure", folder / "machine.json", *job, "--measure-seconds", "0.1")
     run("--machine", folder / "machine.json", *job, "--strategy", "no_shard", "--recompute", "none", "--json",
         folder / "cpu.json")
-    found = json.loads((folder / "cpu.json").read_text())[0]
+    found = found_in(folder / "cpu.json")[0]
     beside = found["resident_bytes"] - found["memory_bytes"]
     assert 1e6 < beside < 1e9 and found["step_s"] > 0, found
     done = subprocess.run([PLAN, "--machine", folder / "machine.json", *job[:4], "--seq", "128", "--micro-batch", "1", "--strategy",
@@ -234,15 +310,15 @@ def check_measured_gpu(folder):
     times = []
     for fabric in (["--hosts", "2"], ["--hosts", "2", "--inter", "1x100G"], ["--gpus-per-host", "1"]):
         run(*job, *fabric, "--json", folder / "gpu-plan.json")
-        found = json.loads((folder / "gpu-plan.json").read_text())[0]
+        found = found_in(folder / "gpu-plan.json")[0]
         times.append(found["step_s"])
         assert 0 < found["mfu"] < 1e-2, found  # the times are a CPU's
     assert times[1] > times[0], times
-    (folder / "new.json").write_text(json.dumps(dict(gpu, device="NVIDIA L40S")))
+    (folder / "new.json").write_text(json.dumps(dict(gpu, device="NVIDIA H20")))
     other = ["--machine", folder / "new.json", *job[2:]]
     assert "no data sheet is known: add --gpu" in run(*other, code=1)
     run(*other, "--gpu", "A100", "--json", folder / "gpu-plan.json")
-    assert json.loads((folder / "gpu-plan.json").read_text())[0]["mfu"] > 1e-4  # of the measured peak
+    assert found_in(folder / "gpu-plan.json")[0]["mfu"] > 1e-4  # of the measured peak
     for flags, text in ((["--gpu", "A100"], "was measured on NVIDIA H100"), (["--inter", "pigeons", "--hosts", "2"], "pigeons")):
         message = run(*job, *flags, code=1)
         assert text in message and message.count("\n") == 1, message
@@ -263,6 +339,11 @@ def check_wrong(folder):
             (["--hosts", "-1"], 2, "--hosts"),
             (["--hosts", "2", "--busbw", "5000"], 1, "only 400 GB/s"),
             (["--price", "2"], 2, "--price requires --tokens"),
+            (["--peak", "100"], 1, "--peak, --memory and --bandwidth: give all three"),
+            (["--gpu", "A100", "--fp8"], 1, "no products in fp8 on A100"),
+            (["--fp8", "--dtype", "f32"], 1, "--fp8 needs --dtype bf16"),
+            (["--fp8", "--framework", "pytorch-eager"], 1, "for --framework atoll only"),
+            (["--lora-rank", "20000"], 1, "the rank must be in [1, 10000]"),
             (["--measured-one-host", "5"], 1, "--measured-one-host needs"),
             (["--seq", "16777215", "--micro-batch", "64"], 1, "too many"),
             (["--seq", "16777216"], 2, "--seq"),
@@ -306,6 +387,9 @@ def check_wrong(folder):
 
 with tempfile.TemporaryDirectory() as name:
     root = pathlib.Path(name)
+    check_assumptions(root)
+    check_gpus_and_models(root)
+    check_progress(root)
     check_table(root)
     check_page(root)
     check_lanes(root)
@@ -316,4 +400,4 @@ with tempfile.TemporaryDirectory() as name:
     check_measured_gpu(root)
     check_wrong(root)
     check_advice_on_memory(root)
-print("atoll-plan: table, page, explanation, advice, curves, measured machines and wrong input")
+print("atoll-plan: assumptions, GPUs and models, progress, table, page, explanation, advice, curves, measured machines and wrong input")

@@ -7,6 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "plan/explain.hpp"
+#include "report/phase.hpp"
+
 namespace plan {
 namespace {
 
@@ -86,6 +89,18 @@ std::string together(Job job, Prediction prediction) {
   return fmt::format("All of them together need {:.1f} GB; with them, {}", gb, needs);
 }
 
+// Why `best` is faster than `other`.
+const char* cause(const Candidate& best, const Candidate& other) {
+  const auto per_token = [&](double Prediction::*seconds) {
+    return other.prediction.*seconds / other.job.tokens() -
+           best.prediction.*seconds / best.job.tokens();
+  };
+  const double whole = per_token(&Prediction::step_s);
+  const double share = whole > 0 ? per_token(&Prediction::exposed_s) / whole : 0;
+  return share > 0.5 ? "less of its communication is exposed"
+                     : "it recomputes less, or its larger micro batches fit in memory";
+}
+
 }  // namespace
 
 std::string reason(const std::vector<Candidate>& found) {
@@ -101,13 +116,40 @@ std::string reason(const std::vector<Candidate>& found) {
     return fmt::format("{} and {} are within {:.1f} %: the prediction does not tell them apart",
                        fsdp::name(best.strategy), fsdp::name(other->job.strategy), 100 * gain);
   }
-  const double per_token = q.exposed_s / other->job.tokens() - p.exposed_s / best.tokens();
-  const double whole = q.step_s / other->job.tokens() - p.step_s / best.tokens();
-  const double share = whole > 0 ? per_token / whole : 0;
   return fmt::format("{} is {:.1f} % faster than {}: {}", fsdp::name(best.strategy), 100 * gain,
-                     fsdp::name(other->job.strategy),
-                     share > 0.5 ? "less of its communication is exposed"
-                                 : "it recomputes less, or its larger micro batches fit in memory");
+                     fsdp::name(other->job.strategy), cause(found.front(), *other));
+}
+
+std::string other_mesh(const std::vector<Candidate>& found) {
+  if (found.empty() || !found.front().prediction.fits) return {};
+  const Candidate& best = found.front();
+  const Cluster& cluster = best.job.cluster;
+  const atoll::MeshShape planned{cluster.hosts, cluster.ranks_per_host};
+  if (cluster.hosts == 1 || best.job.mesh == planned) return {};
+  const auto other = std::ranges::find_if(found, [&](const Candidate& candidate) {
+    return candidate.job.mesh == planned && candidate.prediction.fits;
+  });
+  if (other == found.end()) return {};
+  const train::Phase phase("finding the bandwidth at which another mesh wins");
+  constexpr int rounds = 9;  // to a percent
+  const auto rate = rate_below_which(cluster.fabric, rounds, [&](double gbyte_s) {
+    const auto speed = [&](Job job) {
+      job.cluster.fabric.most_gbyte_s = gbyte_s;
+      return simulate(job).tokens_per_s;
+    };
+    return speed(other->job) > speed(best.job);
+  });
+  const auto text = [](const Job& job) {
+    return fmt::format("{} {}x{}", fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard);
+  };
+  const double gain = best.prediction.tokens_per_s / other->prediction.tokens_per_s - 1;
+  return fmt::format(
+      "atoll-train plans the mesh {}x{}, which shards inside a host. On this fabric {} is {:.1f} % "
+      "faster than {}: {}. {}",
+      planned.replicate, planned.shard, text(best.job), 100 * gain, text(other->job),
+      cause(best, *other),
+      rate ? fmt::format("Below {:.3g} GB/s a host, {} wins", *rate, text(other->job))
+           : std::string("It is so on a slower fabric as well"));
 }
 
 std::string tight(const std::vector<Candidate>& found) {
@@ -121,16 +163,26 @@ std::string tight(const std::vector<Candidate>& found) {
   if (share(found.front()) <= safe) return {};
   std::string text = fmt::format(
       "The first line needs {:.0f} % of a rank's memory, and predicted memory is off by a tenth on "
-      "average.",
+      "average",
       100 * share(found.front()));
   const auto other = std::ranges::find_if(
       found, [&](const Candidate& candidate) { return share(candidate) <= safe; });
   if (other == found.end()) return text;
   const Job& job = other->job;
   return text +
-         fmt::format(" With a tenth to spare: {} {}x{}, {} rows, recompute {}, {:.0f} tokens/s",
+         fmt::format(". With a tenth to spare: {} {}x{}, {} rows, recompute {}, {:.0f} tokens/s",
                      fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard, job.micro_batch,
                      name(job.recompute), other->prediction.tokens_per_s);
+}
+
+std::vector<std::string> remarks_on(const std::vector<Candidate>& found) {
+  const auto& [job, prediction] = found.front();
+  std::vector<std::string> remarks;
+  if (!prediction.fits) remarks = savings(job, prediction);
+  for (std::string text : {reason(found), other_mesh(found), tight(found)}) {
+    if (!text.empty()) remarks.push_back(std::move(text));
+  }
+  return remarks;
 }
 
 std::vector<std::string> savings(const Job& job, const Prediction& prediction) {
@@ -150,7 +202,14 @@ std::vector<std::string> savings(const Job& job, const Prediction& prediction) {
       fmt::format("Nothing fits in the {:.1f} GB of a rank. Changes to the first line:",
                   static_cast<double>(job.cluster.compute.memory_bytes) / 1e9)};
   for (auto& [cost, text] : found) texts.push_back(std::move(text));
-  if (!one_suffices) texts.push_back(together(job, prediction));
+  if (!one_suffices) {
+    texts.push_back(together(job, prediction));
+    return texts;
+  }
+  Job wide = job;
+  wide.strategy = fsdp::Strategy::full_shard;
+  if (const int hosts = hosts_that_fit(wide); hosts > 0)
+    texts.push_back(fmt::format("With --strategy full_shard alone, it fits on {} hosts", hosts));
   return texts;
 }
 

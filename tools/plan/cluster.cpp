@@ -1,6 +1,7 @@
 #include "plan/cluster.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -27,56 +28,67 @@ bool has(const std::string& text, std::string_view word) {
   return text.find(word) != std::string::npos;
 }
 
-// busbw of rings over the GPUs of one host, in GB/s, large sizes, where measured curves were found.
-// H200: all_gather 361 (GoogleCloudPlatform/cluster-toolkit, examples); an H100 has the same links.
-// A100: all_reduce 229 (VIA-Research/vTrain, trace/a100). B200: all_reduce 723 at 1 GiB, which is
-// 80 % of its links, as 361 is of the H200's. V100 and MI300X: by estimate 85 % and two thirds of
-// their links. `nvls` is the rate of all_reduce in the switches, in bytes of the tensor: the busbw
-// of 8 H200 (473 GB/s at 8 GiB) and of 8 B200 (846 at 16 GiB), divided by 1.75, which is 2 (n - 1)
-// / n.
+// busbw of rings over the GPUs of one host, in GB/s, large sizes. A GB200 is a B200 by its links.
+// `nvls` is the rate of all_reduce in the switches, in bytes of the tensor: the busbw of 8 H200 (473
+// GB/s at 8 GiB) and of 8 B200 (846 at 16 GiB), divided by 1.75, which is 2 (n - 1) / n.
 struct Inside {
   std::string_view gpu;
   double links;  // GB/s of all links by the data sheet, in one direction
   double nvlink;
-  double nvls = 0;
+  double nvls;
+  std::string_view source;
 };
-constexpr std::array<Inside, 6> boards = {{{"v100", 150, 128},
-                                           {"a100", 300, 229},
-                                           {"h100", 450, 361, 270},
-                                           {"h200", 450, 361, 270},
-                                           {"b200", 900, 723, 483},
-                                           {"mi300x", 448, 300}}};
+constexpr std::string_view of_h200 =
+    "all_gather of 8 H200 (GoogleCloudPlatform/cluster-toolkit, examples)";
+constexpr std::array<Inside, 8> boards = {
+    {{"v100", 150, 128, 0, "estimate: 85 % of its links"},
+     {"a100", 300, 229, 0, "all_reduce of A100 (VIA-Research/vTrain, trace/a100)"},
+     {"a800", 200, 153, 0, "estimate: the share of its links that an A100 reaches"},
+     {"h800", 200, 160, 0, "estimate: the share of its links that an H200 reaches"},
+     {"h100", 450, 361, 270, of_h200},
+     {"h200", 450, 361, 270, of_h200},
+     {"b200", 900, 723, 483, "all_reduce of 8 B200 at 1 GiB"},
+     {"mi300x", 448, 300, 0, "estimate: two thirds of its links"}}};
 
 // A ring of GPUs over PCIe 4.0 or 5.0 reaches 20 to 28 GB/s (NVIDIA/nccl 1639).
 // Volta has PCIe 3.0.
 constexpr double pcie_gbyte_s = 22, pcie_3_gbyte_s = 10;
 // Two H100 PCIe with NVLink bridges reach 116 GB/s (NVIDIA/nccl 1161). Larger groups go over PCIe.
 constexpr double bridge_gbyte_s = 116;
-// Two H100 NVL have three bridges with 300 GB/s in one direction (data sheet); 80 % by estimate.
-constexpr double nvl_pair_gbyte_s = 240;
+// Two H100 NVL have three bridges with 300 GB/s in one direction, and up to four H200 NVL have 450
+// (data sheets); 80 % by estimate.
+constexpr double h100_nvl_gbyte_s = 240, h200_nvl_gbyte_s = 360;
 
 // GB/s inside a host; `nvls` is 0 without switches that add up tensors.
 struct Rates {
-  double ring = 0;
+  double ring = pcie_gbyte_s;
   double nvls = 0;
+  std::string source = "a ring over PCIe 4.0 or 5.0 (NVIDIA/nccl 1639)";
 };
 
 std::optional<Rates> intra_rates_of(const std::string& gpu, const std::string& intra, int ranks) {
   const auto board = std::ranges::find_if(boards, [&](const Inside& b) { return has(gpu, b.gpu); });
-  Rates nvlink{pcie_gbyte_s};
+  static const std::regex number("([0-9]{1,5}(?:\\.[0-9]+)?) ?(gb/s)?");
+  if (std::smatch match; std::regex_match(intra, match, number))
+    return Rates{std::stod(match[1]), 0, "--intra"};
+  Rates nvlink;
   if (board != boards.end()) {
     // Boards of four GPUs have no switches.
     const bool has_switches = ranks > 4 || has(intra, "nvswitch");
-    nvlink = {board->nvlink, has_switches ? board->nvls : 0};
+    nvlink = {board->nvlink, has_switches ? board->nvls : 0, std::string(board->source)};
   }
-  const bool is_pair = has(gpu, "h100") && has(gpu, "nvl");  // two H100 NVL with bridges
-  if (is_pair) nvlink = {ranks <= 2 ? nvl_pair_gbyte_s : pcie_gbyte_s};
-  if (intra.empty()) return has(gpu, "pcie") ? Rates{pcie_gbyte_s} : nvlink;
+  const bool is_h200 = has(gpu, "h200");
+  const bool is_nvl = has(gpu, "nvl") && (is_h200 || has(gpu, "h100"));  // cards with bridges
+  if (is_nvl) nvlink = {};
+  if (is_nvl && ranks <= (is_h200 ? 4 : 2))
+    nvlink = {is_h200 ? h200_nvl_gbyte_s : h100_nvl_gbyte_s, 0, "estimate: 80 % of its bridges"};
+  if (intra.empty()) return has(gpu, "pcie") ? Rates{} : nvlink;
   if (has(intra, "no ")) return std::nullopt;
-  if (has(intra, "bridge") && !is_pair) return Rates{ranks <= 2 ? bridge_gbyte_s : pcie_gbyte_s};
+  if (has(intra, "bridge") && !is_nvl)
+    return ranks <= 2 ? Rates{bridge_gbyte_s, 0, "two H100 PCIe (NVIDIA/nccl 1161)"} : Rates{};
   if (has(intra, "bridge")) return nvlink;
   if (has(intra, "pcie") || has(intra, "pix") || has(intra, "phb"))
-    return Rates{has(gpu, "v100") ? pcie_3_gbyte_s : pcie_gbyte_s};
+    return has(gpu, "v100") ? Rates{pcie_3_gbyte_s, 0, "estimate for PCIe 3.0"} : Rates{};
   const std::array<std::string_view, 5> words = {"nvswitch", "nvlink", "sxm", "xgmi", "infinity"};
   if (std::ranges::any_of(words, [&](std::string_view word) { return has(intra, word); }))
     return nvlink;
@@ -89,7 +101,9 @@ Rates over_links(Rates usual, const std::string& gpu, double links_gbyte_s) {
   const auto board = std::ranges::find_if(boards, [&](const Inside& b) { return has(gpu, b.gpu); });
   const bool is_pcie = board == boards.end() || usual.ring < board->nvlink;
   if (links_gbyte_s <= 0 || is_pcie || links_gbyte_s >= board->links) return usual;
-  return {usual.ring * links_gbyte_s / board->links};
+  return {usual.ring * links_gbyte_s / board->links, 0,
+          fmt::format("{:g} of {:g} GB/s of the links of: {}", links_gbyte_s, board->links,
+                      usual.source)};
 }
 
 // The rates of InfiniBand by generation, in Gbit/s for four lanes.
@@ -122,7 +136,7 @@ std::optional<Network> network_of(std::string inter) {
     for (std::size_t at = inter.find(times); at != inter.npos; at = inter.find(times))
       inter.replace(at, times.size(), "x");
   }
-  constexpr int most_nics = 64;
+  constexpr int most_nics = 72;  // those of a rack of GB200
   Network network;
   network.tcp = has(inter, "tcp") || has(inter, "socket") || has(inter, "gbe") ||
                 (has(inter, "ethernet") && !has(inter, "roce"));
@@ -168,7 +182,8 @@ Network joined_nics(Network network, int gpus) {
 std::uint64_t memory_in(const std::string& gpu) {
   std::smatch match;
   static const std::regex size("([0-9]{2,3}) ?gb");
-  if (!std::regex_search(gpu, match, size)) return 0;
+  // The size in the name of a GH200 is that of its CPU.
+  if (!std::regex_search(gpu, match, size) || has(gpu, "gh200")) return 0;
   // Programs get about 1.2 % less than the name says.
   return static_cast<std::uint64_t>(0.988 * std::stod(match[1]) * (std::uint64_t{1} << 30));
 }
@@ -189,6 +204,36 @@ double ring_of_host(const atoll::Topology& topology, const std::string& host) {
   return rate.is_assumed ? 0 : rate.gbyte_s / 0.8;
 }
 
+// The GPU of the table, or any other of which all figures are given, with the figures given.
+atoll::ComputeModel compute_of(const ClusterText& text) {
+  const bool known = has_model(text.gpu);
+  if (!known && (text.peak_tflops == 0 || text.memory_gib == 0 || text.memory_gbyte_s == 0)) {
+    train::fail(atoll::ErrorCode::not_found,
+                "unknown GPU \"{}\"; known are {}; any other GPU needs --peak, --memory and "
+                "--bandwidth",
+                text.gpu, fmt::join(atoll::compute_model_names(), ", "));
+  }
+  atoll::ComputeModel model = atoll::find_compute_model(known ? text.gpu : "H100");
+  if (!known) {
+    model.name = text.gpu.empty() ? "a GPU without a name" : text.gpu;
+    model.source = "efficiencies of an H100, by estimate";
+  }
+  if (text.peak_tflops > 0) {
+    model.peak_fp8 *= text.peak_tflops * 1e12 / model.peak_bf16;
+    model.peak_bf16 = model.peak_f32 = text.peak_tflops * 1e12;
+    model.source += "; --peak";
+  }
+  if (text.memory_gib > 0) {
+    model.memory_bytes = static_cast<std::uint64_t>(text.memory_gib * (std::uint64_t{1} << 30));
+    model.source += "; --memory";
+  }
+  if (text.memory_gbyte_s > 0) {
+    model.memory_gbyte_s = 0.9 * text.memory_gbyte_s;  // the share that kernels reach, by estimate
+    model.source += "; 90 % of --bandwidth";
+  }
+  return model;
+}
+
 }  // namespace
 
 bool has_model(const std::string& gpu) {
@@ -205,14 +250,16 @@ ClusterText read_topology(const std::string& what) {
       what == "here" ? atoll::Topology::discover_local() : atoll::load_topology(what);
   train::require(!topology.gpus.empty(), "--topology {}: the machine has no GPUs", what);
   ClusterText text;
-  text.hosts = static_cast<int>(topology.hosts.size());
+  const auto islands = atoll::find_islands(topology);
+  // Hosts whose GPUs share one NVLink fabric, as those of a rack of GB200, count as one host.
+  const int joined = static_cast<int>(std::max<std::size_t>(1, islands.front().hosts.size()));
+  text.hosts = static_cast<int>(topology.hosts.size()) / joined;
   const std::string& first = topology.gpus.front().host;
   const auto on_host = [&](const auto& device) { return device.host == first; };
-  text.ranks_per_host = static_cast<int>(std::ranges::count_if(topology.gpus, on_host));
+  text.ranks_per_host = joined * static_cast<int>(std::ranges::count_if(topology.gpus, on_host));
   train::require(static_cast<int>(topology.gpus.size()) == text.hosts * text.ranks_per_host,
                  "--topology {}: its hosts have different numbers of GPUs", what);
   text.gpu = topology.gpus.front().model;
-  const auto islands = atoll::find_islands(topology);
   // If no source shows the links, the links of the GPU's usual board stand in.
   const atoll::IslandState state = islands.front().state;
   if (state == atoll::IslandState::known) text.intra = "NVLink";
@@ -228,7 +275,8 @@ ClusterText read_topology(const std::string& what) {
     rate = *nic.rate_gbit_s;
     ++nics;
   }
-  if (nics > 0) text.inter = fmt::format("{}x{:g}G", nics, rate);
+  if (nics > 0) text.inter = fmt::format("{}x{:g}G", joined * nics, rate);
+  text.inter_source = "--topology " + what;
   return text;
 }
 
@@ -237,11 +285,12 @@ KnownCluster cluster_of(const ClusterText& text) {
   Cluster& cluster = known.cluster;
   cluster.hosts = text.hosts;
   cluster.ranks_per_host = text.ranks_per_host;
-  cluster.compute = atoll::find_compute_model(text.gpu);
+  cluster.compute = compute_of(text);
   const std::string gpu = lower(text.gpu), intra = lower(text.intra), inter = lower(text.inter);
   const auto of_model = static_cast<double>(cluster.compute.memory_bytes);
   if (const std::uint64_t memory = memory_in(gpu);
-      std::abs(static_cast<double>(memory) / of_model - 1) > 0.05 && memory > 0)
+      std::abs(static_cast<double>(memory) / of_model - 1) > 0.05 && memory > 0 &&
+      text.memory_gib == 0)
     cluster.compute.memory_bytes = memory;
   const auto inside = intra_rates_of(gpu, intra, text.ranks_per_host);
   if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
@@ -249,6 +298,7 @@ KnownCluster cluster_of(const ClusterText& text) {
                                  gpu, text.links_gbyte_s);
   cluster.fabric.intra_gbyte_s = rates.ring;
   cluster.fabric.nvls_gbyte_s = rates.nvls;
+  cluster.inside_source = rates.source;
   const Network usual{.gbit_s = 400, .nics = 8};
   const auto network = inter.empty() ? usual : network_of(inter);
   if (!network) known.unknown.push_back(fmt::format("inter \"{}\"", text.inter));
@@ -257,6 +307,10 @@ KnownCluster cluster_of(const ClusterText& text) {
   cluster.fabric.nics = used.nics;
   cluster.fabric.fabric = used.tcp ? atoll::Fabric::tcp : atoll::Fabric::rdma;
   cluster.fabric.most_gbyte_s = text.busbw;
+  cluster.between_source = fmt::format(
+      "{}; {}", inter.empty() ? "8x400G by assumption" : text.inter_source + ": " + text.inter,
+      used.tcp ? "half of it over TCP, by estimate"
+               : "efficiencies by size (SimAI, NSDI'25; aliyun/SimAI, inputs/ratio)");
   return known;
 }
 

@@ -11,14 +11,21 @@ namespace plan {
 
 struct ClusterText {
   std::string gpu{};  // name of the GPU: "H100", "NVIDIA A100-SXM4-80GB"
+  // The published figures of a GPU that the table does not have, or that differ from the table; 0:
+  // as in the table.
+  double peak_tflops = 0;     // dense products in the type of the job
+  double memory_gib = 0;      // what programs get
+  double memory_gbyte_s = 0;  // bandwidth of the memory
   int hosts = 1;
   int ranks_per_host = 8;
-  std::string intra{};  // links inside a host: "NVSwitch", "PCIe"; "": as on the GPU's usual board
+  // Links inside a host: "NVSwitch", "PCIe", or "361 GB/s" of a ring; "": as on the GPU's usual board.
+  std::string intra{};
   // GB/s of a ring over the links that a topology has inside a host, before losses; 0: the rate on
   // the GPU's usual board.
   double links_gbyte_s = 0;
   std::string inter{};  // NICs of a host: "8x400G", "8xNDR", "TCP 100G"; "": 8x400G
-  double busbw = 0;     // GB/s that a host really reaches at most; 0: no limit beside the model
+  std::string inter_source = "--inter";  // the flag that gave them
+  double busbw = 0;  // GB/s that a host really reaches at most; 0: no limit beside the model
 };
 
 struct KnownCluster {
@@ -29,7 +36,7 @@ struct KnownCluster {
 // Whether the table of GPUs has this GPU.
 bool has_model(const std::string& gpu);
 
-// Throws Error(not_found) for an unknown GPU.
+// Throws Error(not_found) for an unknown GPU without all three published figures.
 KnownCluster cluster_of(const ClusterText& text);
 
 // Returns the texts of a machine: a file in any form that atoll-topo reads, a name of its catalog

@@ -9,6 +9,7 @@
 
 #include "fail.hpp"
 #include "plan/lanes.hpp"
+#include "report/phase.hpp"
 
 namespace plan {
 namespace {
@@ -66,20 +67,12 @@ Job on_fabric(Job job, double gbyte_s, std::optional<double> compute_s) {
   return compute_s ? slowed(job, slowdown_for(job, *compute_s)) : job;
 }
 
-// Returns the GB/s of a host with which a step takes `seconds`, by bisection on a scale of
-// logarithms. Nothing if even a thousandth of the healthy rate is not slow enough.
+// Returns the GB/s of a host with which a step takes `seconds`.
 std::optional<double> rate_for(const Job& job, double seconds, std::optional<double> compute_s) {
-  const auto too_slow = [&](double log_rate) {
-    return simulate(on_fabric(job, std::exp(log_rate), compute_s)).step_s > seconds;
-  };
-  const double healthy = atoll::healthy_gbyte_s(job.cluster.fabric);
-  double low = std::log(1e-3 * healthy), high = std::log(healthy);
-  if (!too_slow(low)) return std::nullopt;
-  for (int i = 0; i < 20; ++i) {
-    const double middle = (low + high) / 2;
-    (too_slow(middle) ? low : high) = middle;
-  }
-  return std::exp(high);
+  constexpr int rounds = 20;
+  return rate_below_which(job.cluster.fabric, rounds, [&](double rate) {
+    return simulate(on_fabric(job, rate, compute_s)).step_s > seconds;
+  });
 }
 
 // Adds causes that each explain the same seconds.
@@ -262,10 +255,23 @@ void explain_fabric(const Job& job, const Job& real, const Measurement& measured
 
 }  // namespace
 
+std::optional<double> rate_below_which(const atoll::FabricModel& fabric, int rounds,
+                                       const std::function<bool(double)>& holds) {
+  const double healthy = atoll::healthy_gbyte_s(fabric);
+  double low = std::log(1e-3 * healthy), high = std::log(healthy);
+  if (!holds(std::exp(low))) return std::nullopt;
+  for (int i = 0; i < rounds; ++i) {
+    const double middle = (low + high) / 2;
+    (holds(std::exp(middle)) ? low : high) = middle;
+  }
+  return std::exp(high);
+}
+
 Explanation explain(const Job& job, const Measurement& measured) {
   train::require(measured.tokens_per_s > 0, "the measured tokens/s must be above 0");
   train::require(measured.exposed_s.value_or(0) >= 0, "the exposed communication is {} s",
                  measured.exposed_s.value_or(0));
+  const train::Phase phase("explaining the run");
   const Prediction expected = simulate(job);
   Explanation result;
   result.expected_step_s = expected.step_s;

@@ -46,6 +46,11 @@ struct Explanation {
   std::string caveat{};         // what the measurement cannot tell apart; "" if nothing
 };
 
+// Returns the GB/s of a host below which `holds` returns true, by bisection on a scale of logarithms
+// up to the rate of a healthy fabric. Nothing if it is false even at a thousandth of that rate.
+std::optional<double> rate_below_which(const atoll::FabricModel& fabric, int rounds,
+                                       const std::function<bool(double)>& holds);
+
 Explanation explain(const Job& job, const Measurement& measured);
 std::string to_text(const Explanation& explanation, const Job& job);
 

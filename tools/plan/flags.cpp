@@ -1,11 +1,13 @@
 #include "plan/flags.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <initializer_list>
 
 #include "atoll/fsdp.hpp"
+#include "atoll/planner.hpp"
 #include "cli/cli.hpp"
 #include "fail.hpp"
 
@@ -30,7 +32,9 @@ void declare_job(CLI::App& app, Flags& f) {
   app.option_defaults()->group("The job");
   app.add_option(
       "--model", f.model,
-      "preset (atoll-train --help lists them), path of a config.json, or a folder with one");
+      "preset (atoll-train --help lists them), path of a config.json, a folder with one, or "
+      "ORG/NAME[@REVISION] in the Hub's local cache (HF_HUB_CACHE, HF_HOME); nothing is "
+      "downloaded");
   const auto dimension = [&](const char* flag, std::int64_t& field, const char* what) {
     app.add_option(flag, field, fmt::format("{}; default: as in the model", what))
         ->check(above_zero)
@@ -57,6 +61,13 @@ void declare_job(CLI::App& app, Flags& f) {
   app.add_option("--dtype", f.dtype,
                  "bf16 or f32, for parameters and activations, or auto: both are tried")
       ->check(CLI::IsMember({"bf16", "f32", "auto"}));
+  app.add_flag("--fp8", f.fp8,
+               "products of the layers in 8-bit floating point, as of atoll-train, at the rate of "
+               "the data sheet: no run has measured it");
+  app.add_option(
+         "--lora-rank", f.lora_rank,
+         "train adapters (LoRA) of this rank and freeze everything else; 0 trains the model")
+      ->check(not_below_zero);
   app.add_option(
          "--reduce-dtype", f.reduce_dtype,
          "f32 or bf16, for gradients on the wire, or auto: f32 for atoll, --dtype for PyTorch "
@@ -86,21 +97,43 @@ void declare_job(CLI::App& app, Flags& f) {
 
 void declare_cluster(CLI::App& app, Flags& f) {
   app.option_defaults()->group("The cluster");
-  app.add_option("--gpu", f.cluster.gpu,
-                 "V100, A100, H100, H200, B200, MI300X, ...; default: H100, or that of --topology");
+  app.add_option(
+         "--gpu", f.cluster.gpu,
+         fmt::format("{}, or any other with --peak, --memory and --bandwidth; default: that "
+                     "of --topology, or H100",
+                     fmt::join(atoll::compute_model_names(), ", ")))
+      ->default_str("H100");
+  const auto figure = [&](const char* flag, double& field, const char* what) {
+    app.add_option(flag, field,
+                   fmt::format("{} of the GPU by its data sheet; default: as of --gpu", what))
+        ->check(above_zero)
+        ->default_str("");
+  };
+  figure("--peak", f.cluster.peak_tflops, "TFLOP/s of dense products in the type of --dtype");
+  figure("--memory", f.cluster.memory_gib, "GiB of memory");
+  figure("--bandwidth", f.cluster.memory_gbyte_s, "GB/s of the memory");
   app.add_option(
       "--topology", f.topology,
       "FILE that atoll-topo reads, a machine of its catalog such as hgx-h100x16, or here: "
       "supplies the values that no other cluster flag sets");
   app.add_option("--hosts", f.hosts, "number of hosts; default: 1, or that of --topology")
-      ->check(CLI::Range(0, 1 << 13));
+      ->check(CLI::Range(0, 1 << 13))
+      ->default_str("1");
   app.add_option(
          "--gpus-per-host", f.gpus_per_host,
          "GPUs of a host; default: 8 (1 for --measure), or that of --topology, or of --machine "
          "for CPUs")
-      ->check(CLI::Range(0, 256));
-  app.add_option("--intra", f.cluster.intra, "links inside a host: NVSwitch, NVLink, PCIe");
-  app.add_option("--inter", f.cluster.inter, "links between hosts: 8x400G, 4xHDR, \"TCP 100G\"");
+      ->check(CLI::Range(0, 256))
+      ->default_str("8");
+  app.add_option(
+      "--intra", f.cluster.intra,
+      "links inside a host: NVSwitch, NVLink, PCIe, or the GB/s of a ring; default: those "
+      "of the GPU's usual board");
+  app.add_option(
+         "--inter", f.cluster.inter,
+         "links between hosts: 8x400G, 4xHDR, \"TCP 100G\"; default: those of --topology, or "
+         "8x400G")
+      ->default_str("8x400G");
   app.add_option(
          "--busbw", f.cluster.busbw,
          "bus bandwidth that a host reaches at most, in GB/s, for a degraded fabric; 0: no limit")
@@ -150,7 +183,8 @@ void declare_results(CLI::App& app, Flags& f) {
   app.option_defaults()->group("Results");
   app.add_option("--top", f.top, "lines of the table")->check(above_zero);
   app.add_flag("--growth", f.growth,
-               "show tokens/s over the number of hosts, each with its best settings");
+               "show tokens/s over the number of hosts, each with its best settings; the global "
+               "batch grows with them, unless --global-batch fixes it");
   app.add_option("--tokens", f.tokens, "tokens to train on, for hours and cost")
       ->check(not_below_zero);
   app.add_option("--price", f.price, "price of a GPU hour")
@@ -158,6 +192,7 @@ void declare_results(CLI::App& app, Flags& f) {
       ->needs("--tokens");
   app.add_option("--json", f.json, "file for the predictions");
   app.add_option("--html", f.html, "file for a page with table, timeline, memory and growth");
+  app.add_flag("--quiet", f.quiet, "show no progress of a long search");
 }
 
 // Flags that have no effect beside each other.
@@ -167,7 +202,8 @@ void exclude(CLI::App& app) {
   };
   for (const char* explains : {"--explain", "--measured", "--trace"})
     alone(explains, {"--json", "--html", "--growth", "--tokens", "--price", "--top"});
-  alone("--measure", {"--json", "--html", "--growth", "--curve", "--explain"});
+  alone("--measure", {"--json", "--html", "--growth", "--curve", "--explain", "--fp8"});
+  alone("--machine", {"--peak", "--memory", "--bandwidth", "--fp8"});
   // The number of micro batches follows from the global batch.
   alone("--global-batch", {"--micro-batches"});
 }
@@ -181,14 +217,23 @@ void declare(CLI::App& app, Flags& flags) {
   exclude(app);
   cli::add_common_options(app, {},
                           {"--model", "--seq", "--global-batch", "--dtype", "--strategy", "--mesh",
-                           "--gpu", "--topology", "--hosts", "--gpus-per-host", "--intra",
-                           "--inter", "--explain", "--growth", "--json", "--html"});
+                           "--lora-rank", "--gpu", "--topology", "--hosts", "--gpus-per-host",
+                           "--intra", "--inter", "--explain", "--growth", "--json", "--html"});
 }
 
 void check(const Flags& flags) {
   require(flags.measure.empty() || flags.dtype != "auto", "--measure needs --dtype bf16 or f32");
   require(flags.measured_one_host == 0 || flags.measured > 0 || !flags.explain.empty(),
           "--measured-one-host needs --measured or --explain");
+  require(flags.cluster.peak_tflops == 0 || flags.dtype != "auto",
+          "--peak needs --dtype bf16 or f32");
+  require(!flags.fp8 || flags.dtype == "bf16", "--fp8 needs --dtype bf16");
+  require(flags.framework == "atoll" || (flags.lora_rank == 0 && !flags.fp8),
+          "--lora-rank and --fp8 are predicted for --framework atoll only");
+  const int figures = (flags.cluster.peak_tflops > 0) + (flags.cluster.memory_gib > 0) +
+                      (flags.cluster.memory_gbyte_s > 0);
+  require(figures == 0 || figures == 3 || !flags.cluster.gpu.empty() || !flags.topology.empty(),
+          "--peak, --memory and --bandwidth: give all three, or the name of the GPU by --gpu");
 }
 
 }  // namespace plan

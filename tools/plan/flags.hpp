@@ -30,7 +30,8 @@ struct Flags {
   std::string explain, trace;
   std::string device = "auto";
   std::string machine, measure, html, topology;
-  bool growth = false;
+  bool growth = false, fp8 = false, quiet = false;
+  std::int64_t lora_rank = 0;
   std::vector<std::string> curves;
   int micro_batches = 1, threads = 1;
   double measure_seconds = 10;

@@ -27,6 +27,8 @@ struct Cluster {
   train::simulated::OpTimes times{};
   std::map<std::string, double, std::less<>> kernel_gbyte_s{};
   std::uint64_t process_bytes = 0;  // bytes of a process beside its buffers; 0 if not measured
+  std::string inside_source{},
+      between_source{};  // where the rates inside and between hosts come from
 
   bool is_cpu() const noexcept { return compute.units == 0; }
 };
@@ -47,6 +49,7 @@ struct Job {
   int reduce_buffers = 2;
   bool clips = true;
   bool eager_attention = false;
+  bool fp8 = false;  // products of the layers are in fp8
   train::simulated::Framework framework = train::simulated::Framework::atoll;
 
   int ranks() const noexcept { return cluster.hosts * cluster.ranks_per_host; }

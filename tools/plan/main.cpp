@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +16,7 @@
 #include "cli/cli.hpp"
 #include "fail.hpp"
 #include "json_reader.hpp"
-#include "model/hf_config.hpp"
+#include "loop/model_source.hpp"
 #include "plan/cluster.hpp"
 #include "plan/explain.hpp"
 #include "plan/flags.hpp"
@@ -25,6 +25,7 @@
 #include "plan/output.hpp"
 #include "plan/past_run.hpp"
 #include "plan/search.hpp"
+#include "report/phase.hpp"
 
 namespace {
 
@@ -46,13 +47,13 @@ train::Recompute recompute_from(const std::string& text) {
                                : train::Recompute::none;
 }
 
-// A preset, a config.json, or a folder with one.
+// The model that atoll-train finds by the same flags, without weights.
 train::ModelConfig named_model(const Flags& f) {
-  namespace fs = std::filesystem;
-  const fs::path path = f.model;
-  if (!fs::exists(path)) return train::preset(f.model, f.vocab);
-  train::ModelConfig model =
-      train::read_hf_config(fs::is_directory(path) ? path / "config.json" : path);
+  train::RunOptions options;
+  options.model = f.model;
+  options.init = "none";
+  options.lora_rank = f.lora_rank;
+  train::ModelConfig model = train::find_model(options, f.vocab).config;
   if (f.vocab > 0) model.vocab = f.vocab;
   return model;
 }
@@ -84,15 +85,22 @@ train::ModelConfig model_of(const Flags& f) {
 plan::ClusterText cluster_text(const Flags& f) {
   plan::ClusterText text =
       f.topology.empty() ? plan::ClusterText() : plan::read_topology(f.topology);
-  if (f.topology.empty()) text.gpu = "H100";
+  text.peak_tflops = f.cluster.peak_tflops;
+  text.memory_gib = f.cluster.memory_gib;
+  text.memory_gbyte_s = f.cluster.memory_gbyte_s;
+  const bool is_described = text.peak_tflops > 0;  // without --gpu, all figures are given
+  if (f.topology.empty() && !is_described) text.gpu = "H100";
   if (!f.cluster.gpu.empty()) text.gpu = f.cluster.gpu;
   if (!f.cluster.intra.empty()) text.intra = f.cluster.intra;
   if (!f.cluster.gpu.empty() || !f.cluster.intra.empty()) text.links_gbyte_s = 0;
-  if (!f.cluster.inter.empty()) text.inter = f.cluster.inter;
+  if (!f.cluster.inter.empty()) {
+    text.inter = f.cluster.inter;
+    text.inter_source = "--inter";
+  }
   if (f.hosts > 0) text.hosts = f.hosts;
   if (f.gpus_per_host > 0) text.ranks_per_host = f.gpus_per_host;
   text.busbw = f.cluster.busbw;
-  train::require(!text.gpu.empty(),
+  train::require(!text.gpu.empty() || is_described,
                  "--topology {}: the file does not name the model of the GPUs: add --gpu",
                  f.topology);
   train::require(f.topology.empty() || text.hosts == 1 || !text.inter.empty(),
@@ -168,6 +176,10 @@ plan::Job job_of(const Flags& f) {
   job.moments = atoll::dtype_from_name(f.moments);
   if (f.prefetch != "auto") job.prefetch = std::stoi(f.prefetch);
   job.eager_attention = f.attention == "eager";
+  job.fp8 = f.fp8;
+  train::require(!f.fp8 || job.cluster.compute.peak_fp8 > 0,
+                 "--fp8: atoll-train has no products in fp8 on {}: use an H100 or a later GPU",
+                 job.cluster.compute.name);
   job.framework = train::simulated::framework_from_name(f.framework);
   if (f.reduce_dtype != "auto") {
     job.reduce_dtype = atoll::dtype_from_name(f.reduce_dtype);
@@ -210,9 +222,9 @@ void adopt(Flags& f, const plan::PastRun& past, const CLI::App& app) {
     field = value;
   };
   if (app.count("--model") == 0) {
-    train::require(train::is_preset(run.model) || std::filesystem::exists(run.model),
-                   "--explain {}: the model of the run, {}, is neither a preset nor a path on this "
-                   "host: add --model",
+    train::require(train::is_preset(run.model) || !train::local_model(run.model).empty(),
+                   "--explain {}: the model of the run, {}, is neither a preset nor a path or in "
+                   "the Hub's cache on this host: add --model",
                    f.explain, train::quoted(run.model));
     f.model = run.model;
   }
@@ -224,6 +236,8 @@ void adopt(Flags& f, const plan::PastRun& past, const CLI::App& app) {
   set("--recompute", f.recompute, run.recompute);
   set("--prefetch", f.prefetch, run.prefetch);
   set("--seq", f.seq, run.seq);
+  set("--lora-rank", f.lora_rank, run.lora_rank);
+  set("--fp8", f.fp8, run.fp8);
   set("--micro-batch", f.micro_batch, run.micro_batch);
   set("--global-batch", f.global_batch, run.global_batch);
   set("--hosts", f.hosts, run.hosts);
@@ -302,7 +316,12 @@ void run(Flags& f, const CLI::App& app) {
   // The mesh that the trainer plans if it is given none.
   if (explains && f.mesh.empty() && f.strategy.starts_with("hybrid") && job.cluster.hosts > 1)
     space.meshes = {{job.cluster.hosts, job.cluster.ranks_per_host}};
-  const auto found = plan::search(job, space);
+  const auto assumptions = plan::assumptions(job, f);
+  fmt::print("{}", plan::to_text(assumptions));
+  std::fflush(stdout);
+  std::optional<train::PhaseDisplay> display;
+  if (!f.quiet) display.emplace(stderr, train::progress_options_for(stderr).surface);
+  auto found = plan::search(job, space);
   if (explains) return explain(f, past, found);
   train::require(!found.empty() || f.global_batch == 0,
                  "--global-batch {}: it is not a multiple of {} ranks times the micro batch",
@@ -313,11 +332,14 @@ void run(Flags& f, const CLI::App& app) {
       f.strategy);
   plan::warn_of_curves(f.curves, found);
   plan::warn_of_guesses(found, f);
-  plan::Scaling scaling;
-  if (f.growth || !f.html.empty()) scaling = plan::scaling_of(found.front(), space);
-  plan::print(found, scaling, f);
-  if (!f.json.empty()) plan::write_json(found, f);
-  if (!f.html.empty()) plan::write_page(found, scaling, f);
+  plan::Findings findings{.candidates = std::move(found), .assumptions = assumptions};
+  findings.remarks = plan::remarks_on(findings.candidates);
+  if (f.growth || !f.html.empty())
+    findings.scaling = plan::scaling_of(findings.candidates.front(), space);
+  display.reset();
+  plan::print(findings, f);
+  if (!f.json.empty()) plan::write_json(findings, f);
+  if (!f.html.empty()) plan::write_page(std::move(findings), f);
 }
 
 }  // namespace

@@ -368,6 +368,8 @@ void use(const MeasuredMachine& machine, Cluster& cluster) {
   cluster.fabric.fabric = atoll::Fabric::tcp;
   cluster.fabric.intra_gbyte_s = cluster.compute.memory_gbyte_s / 4;
   cluster.fabric.inter_gbyte_s = 1;
+  cluster.inside_source = "estimate: a quarter of the measured rate of a copy";
+  cluster.between_source = "estimate: 8 Gbit/s over TCP";
 }
 
 void add_curve(atoll::FabricModel& fabric, const std::filesystem::path& file) {

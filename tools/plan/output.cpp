@@ -1,6 +1,7 @@
 #include "plan/output.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -36,6 +37,7 @@ void print_line(const Candidate& candidate, const Candidate& first, const Flags&
   const auto& [job, p] = candidate;
   std::string remark;
   if (f.dtype == "auto") remark += fmt::format("  {}", atoll::name(job.dtype));
+  if (job.fp8) remark += "  fp8, not measured";
   if (f.prefetch == "auto") remark += fmt::format("  {} ahead", job.prefetch);
   if (!p.fits) {
     remark += "  does not fit";
@@ -84,7 +86,94 @@ std::string cost_text(const Candidate& candidate, const Flags& f) {
   return text;
 }
 
+// One line for the candidates after the `shown` ones that do not fit; "" if others that fit are not
+// shown either.
+std::string rest_line(const std::vector<Candidate>& found, std::size_t shown) {
+  const auto fits = [](const Candidate& candidate) { return candidate.prediction.fits; };
+  const auto first =
+      static_cast<std::size_t>(std::ranges::find_if_not(found, fits) - found.begin());
+  const std::size_t at = std::max(first, shown);
+  if (at >= found.size() || shown < first) return {};
+  return fmt::format(
+      "{} other candidates do not fit in the {:.1f} GB of a GPU: they need {:.1f} GB or "
+      "more\n",
+      found.size() - at, static_cast<double>(found[at].job.cluster.compute.memory_bytes) / 1e9,
+      all_bytes(found[at]) / 1e9);
+}
+
+// What is known about the types of numbers.
+std::string types_of(const Job& job, const Flags& f) {
+  std::string text =
+      fmt::format("{} for parameters and activations, {} for gradients on the wire, {} for moments",
+                  f.dtype == "auto" ? "bf16 or f32" : f.dtype,
+                  f.dtype == "auto" && f.reduce_dtype == "auto" && f.framework != "atoll"
+                      ? "the same"
+                      : atoll::name(job.reduce_dtype),
+                  f.moments);
+  if (job.fp8)
+    text += fmt::format(
+        "; products of the layers in fp8 at {:g} TFLOP/s by the data sheet, which "
+        "no run has measured",
+        job.cluster.compute.peak_fp8 / 1e12);
+  return text;
+}
+
+std::string rows_text(const Job& job, const Flags& f) {
+  if (f.global_batch > 0) return fmt::format("{} on all GPUs", f.global_batch);
+  const std::string rows = f.micro_batch > 0 ? std::to_string(f.micro_batch) : "1, 2, 4 or 8";
+  return fmt::format(
+      "{} rows x {} micro batches on each of {} GPUs; grows with the GPUs, "
+      "--global-batch N fixes it",
+      rows, f.micro_batches, job.ranks());
+}
+
 }  // namespace
+
+nlohmann::ordered_json assumptions(const Job& job, const Flags& f) {
+  const atoll::ComputeModel& compute = job.cluster.compute;
+  const atoll::FabricModel& fabric = job.cluster.fabric;
+  const auto parameters = static_cast<double>(train::parameter_count(job.model));
+  const std::int64_t rank = job.model.adapters.rank;
+  const bool is_f32 = job.dtype == atoll::DType::f32;
+  nlohmann::ordered_json all;
+  all["model"] = fmt::format(
+      "{}, {:.4g} B parameters{}", job.model.name, parameters / 1e9,
+      rank > 0 ? fmt::format(", of which adapters (LoRA) of rank {} are trained", rank) : "");
+  all["gpu"] = fmt::format("{}, {:g} TFLOP/s in {}, {:.1f} GB, {:.0f} GB/s of memory reached ({})",
+                           compute.name, (is_f32 ? compute.peak_f32 : compute.peak_bf16) / 1e12,
+                           is_f32 ? "f32" : "bf16", static_cast<double>(compute.memory_bytes) / 1e9,
+                           compute.memory_gbyte_s, compute.source);
+  all["hosts"] = job.cluster.hosts;
+  all["gpus_per_host"] = job.cluster.ranks_per_host;
+  all["links_inside_host"] =
+      fmt::format("{:g} GB/s ({})", fabric.intra_gbyte_s, job.cluster.inside_source);
+  all["links_between_hosts"] =
+      job.cluster.hosts == 1
+          ? "not used: one host"
+          : fmt::format("{:g} GB/s of a host by {} NICs{} ({})", fabric.inter_gbyte_s, fabric.nics,
+                        fabric.most_gbyte_s > 0
+                            ? fmt::format(", at most {:g} GB/s by --busbw", fabric.most_gbyte_s)
+                            : "",
+                        job.cluster.between_source);
+  if (!f.curves.empty()) all["measured_collectives"] = fmt::format("{}", fmt::join(f.curves, ", "));
+  all["sequence_length"] = job.seq;
+  all["rows_per_step"] = rows_text(job, f);
+  all["dtype"] = types_of(job, f);
+  all["recomputation"] = f.recompute == "auto" ? "none, selective and full are tried" : f.recompute;
+  all["framework"] = f.framework;
+  all["tokens_per_s"] =
+      "tokens of all GPUs, padding included, over the time of a step; without evaluation, "
+      "checkpoints and waiting for data";
+  return all;
+}
+
+std::string to_text(const nlohmann::ordered_json& assumptions) {
+  std::string text = "Assumptions\n";
+  for (const auto& [key, value] : assumptions.items())
+    text += fmt::format("  {:<20} {}\n", key,
+                        value.is_string() ? value.get<std::string>() : value.dump());
+  return text + '\n';
+}
 
 void warn_of_curves(const std::vector<std::string>& curves, const std::vector<Candidate>& found) {
   const auto groups = groups_of(found);
@@ -118,23 +207,24 @@ void warn_of_guesses(const std::vector<Candidate>& found, const Flags& f) {
       guessed.size(), *guessed.begin());
 }
 
-void print(const std::vector<Candidate>& found, const Scaling& scaling, const Flags& f) {
+void print(const Findings& findings, const Flags& f) {
+  const std::vector<Candidate>& found = findings.candidates;
   fmt::print("{:<18}{:>8}{:>6}{:>15}  {:<10}{:>12}{:>8}{:>10}{:>10}{:>9}\n", "strategy", "mesh",
              "rows", "micro batches", "recompute", "tokens/s", "MFU", "exposed", "memory", "step");
   const Candidate& best = found.front();
-  for (std::size_t i = 0; i < std::min(found.size(), f.top); ++i) print_line(found[i], best, f);
-  if (!best.prediction.fits) {
-    for (const std::string& text : savings(best.job, best.prediction)) fmt::print("{}\n", text);
-  } else if (const std::string why = reason(found); !why.empty()) {
-    fmt::print("{}\n", why);
-  }
-  if (const std::string text = tight(found); !text.empty()) fmt::print("{}\n", text);
+  std::size_t shown = 0;
+  // If nothing fits, the line with the least memory is shown.
+  while (shown < std::min(found.size(), f.top) && (shown == 0 || found[shown].prediction.fits))
+    print_line(found[shown++], best, f);
+  fmt::print("{}", rest_line(found, shown));
+  for (const std::string& text : findings.remarks) fmt::print("{}\n", text);
   print_memory(best);
-  if (f.growth) fmt::print("{}", growth(scaling));
+  if (f.growth) fmt::print("{}", growth(findings.scaling, f.global_batch));
   if (const std::string cost = cost_text(best, f); !cost.empty()) fmt::print("{}\n", cost);
 }
 
-void write_json(const std::vector<Candidate>& found, const Flags& f) {
+void write_json(const Findings& findings, const Flags& f) {
+  const std::vector<Candidate>& found = findings.candidates;
   nlohmann::json all = nlohmann::json::array();
   for (const Candidate& candidate : found) {
     nlohmann::json entry = entry_of(candidate, found.front());
@@ -142,17 +232,17 @@ void write_json(const std::vector<Candidate>& found, const Flags& f) {
     if (f.price > 0) entry["cost"] = gpu_hours(candidate, f.tokens) * f.price;
     all.push_back(std::move(entry));
   }
-  write("--json", f.json, all.dump(1) + '\n');
+  const nlohmann::ordered_json document = {{"schema", "atoll-plan-1"},
+                                           {"assumptions", findings.assumptions},
+                                           {"remarks", findings.remarks},
+                                           {"candidates", std::move(all)}};
+  write("--json", f.json, document.dump(1) + '\n');
 }
 
-void write_page(const std::vector<Candidate>& found, const Scaling& scaling, const Flags& f) {
-  std::vector<std::string> remarks;
-  const auto& [job, prediction] = found.front();
-  if (!prediction.fits) remarks = savings(job, prediction);
-  if (const std::string why = reason(found); !why.empty()) remarks.push_back(why);
-  if (std::string cost = cost_text(found.front(), f); !cost.empty())
-    remarks.push_back(std::move(cost));
-  write("--html", f.html, page(found, scaling, remarks));
+void write_page(Findings findings, const Flags& f) {
+  if (std::string cost = cost_text(findings.candidates.front(), f); !cost.empty())
+    findings.remarks.push_back(std::move(cost));
+  write("--html", f.html, page(findings));
 }
 
 }  // namespace plan

@@ -1,4 +1,4 @@
-// Prints and writes the results of a search. `found` is never empty.
+// Prints and writes the results of a search.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,32 @@ void warn_of_curves(const std::vector<std::string>& curves, const std::vector<Ca
 // Warns on standard error of operations that --machine has no time for, in the lines of the table.
 void warn_of_guesses(const std::vector<Candidate>& found, const Flags& flags);
 
+// What predictions of the job assume, by keys of --json: GPU, links and their sources, rows, types,
+// and what tokens/s counts.
+nlohmann::ordered_json assumptions(const Job& job, const Flags& flags);
+// A line for each assumption.
+std::string to_text(const nlohmann::ordered_json& assumptions);
+
+// What a search found. `candidates` is never empty; `remarks` are sentences without a full stop.
+struct Findings {
+  std::vector<Candidate> candidates{};
+  Scaling scaling{};
+  nlohmann::ordered_json assumptions{};
+  std::vector<std::string> remarks{};
+};
+
 // Prints the table, and what the flags ask for: the growth over hosts, hours and cost.
-void print(const std::vector<Candidate>& found, const Scaling& scaling, const Flags& flags);
+void print(const Findings& findings, const Flags& flags);
 
 // Write --json and --html. Throw Error(io) if the file cannot be written.
-void write_json(const std::vector<Candidate>& found, const Flags& flags);
-void write_page(const std::vector<Candidate>& found, const Scaling& scaling, const Flags& flags);
+void write_json(const Findings& findings, const Flags& flags);
+void write_page(Findings findings, const Flags& flags);
 
 // --- page.cpp: a page with the ranked candidates, one step of the best, its memory, and its growth
 // ---
 
-// Returns one HTML document that needs no other file. `found` has at least one candidate; `remarks`
-// are sentences without a full stop, shown below the figures.
-std::string page(const std::vector<Candidate>& found, const Scaling& scaling,
-                 const std::vector<std::string>& remarks);
+// Returns one HTML document that needs no other file.
+std::string page(const Findings& findings);
 
 // A candidate for --json and for the page, where `first` is the best one.
 nlohmann::json entry_of(const Candidate& candidate, const Candidate& first);
@@ -48,10 +60,17 @@ std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& predictio
 // Why the first candidate is faster than the best one of another strategy. "" if there is no other.
 std::string reason(const std::vector<Candidate>& found);
 
+// If the best candidate has another mesh than atoll-train plans, how much faster it is, why, and the
+// bandwidth of a host below which it is not; "" otherwise. Simulates both on slower fabrics.
+std::string other_mesh(const std::vector<Candidate>& found);
+
 // Returns lines for a job that does not fit: changes that save memory, each with what it saves and
 // what it costs, the cheapest first. If no single change makes the job fit, the last line has the
 // changes that do so together, or the number of hosts on which the job fits.
 std::vector<std::string> savings(const Job& job, const Prediction& prediction);
+
+// All of these that apply.
+std::vector<std::string> remarks_on(const std::vector<Candidate>& found);
 
 // Tells that the fastest candidate needs nearly all memory, and which needs less; "" otherwise.
 std::string tight(const std::vector<Candidate>& found);

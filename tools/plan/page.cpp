@@ -59,13 +59,12 @@ json growth_of(const Scaling& scaling) {
   return all;
 }
 
-std::string sources(const Cluster& cluster) {
-  const atoll::FabricModel& fabric = cluster.fabric;
-  return fmt::format(
-      "Times of arithmetic: {}. Links inside a host: {:g} GB/s; between hosts: {:g} GB/s by {} "
-      "NICs{}.",
-      cluster.compute.source, fabric.intra_gbyte_s, fabric.inter_gbyte_s, fabric.nics,
-      fabric.most_gbyte_s > 0 ? fmt::format(", at most {:g} GB/s", fabric.most_gbyte_s) : "");
+std::string sources(const nlohmann::ordered_json& assumptions) {
+  std::string text;
+  for (const auto& [key, value] : assumptions.items())
+    text +=
+        fmt::format("{}: {}. ", key, value.is_string() ? value.get<std::string>() : value.dump());
+  return text;
 }
 
 }  // namespace
@@ -85,7 +84,7 @@ std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& p) {
           {"whole_gradients", "whole gradients", m.whole_gradients},
           {"staging", "staging", m.staging},
           {"activations", "activations", m.activations},
-          {"rest", "logits and ids", rest},
+          {"rest", job.fp8 ? "copies in fp8, logits and ids" : "logits and ids", rest},
           {"reserved", "CUDA context, libraries, NCCL", reserved},
           {"process", "process beside its buffers", process}};
 }
@@ -114,8 +113,8 @@ json entry_of(const Candidate& candidate, const Candidate& first) {
   return entry;
 }
 
-std::string page(const std::vector<Candidate>& found, const Scaling& scaling,
-                 const std::vector<std::string>& remarks) {
+std::string page(const Findings& findings) {
+  const std::vector<Candidate>& found = findings.candidates;
   const Job& job = found.front().job;
   json data{{"kind", "plan"},
             {"title", "atoll-plan: " + job.model.name},
@@ -129,9 +128,9 @@ std::string page(const std::vector<Candidate>& found, const Scaling& scaling,
             {"allocates_once", job.framework == train::simulated::Framework::atoll},
             {"candidates", candidates(found)},
             {"total", found.size()},
-            {"remarks", remarks},
-            {"growth", growth_of(scaling)},
-            {"sources", sources(job.cluster)}};
+            {"remarks", findings.remarks},
+            {"growth", growth_of(findings.scaling)},
+            {"sources", sources(findings.assumptions)}};
   add_timeline(job, data);
   return html::document(data);
 }

@@ -126,12 +126,14 @@ RunSettings settings_in(const train::JsonReader& args) {
   };
   const std::string optimizer =
       args.present("optimizer") ? one_of(args, "optimizer", {"adamw", "sgd", "muon"}) : "adamw";
-  const std::int64_t rank = args.integer_or("lora_rank", 0),
-                     shards = args.integer_or("secondary_shards", 0);
+  const std::int64_t shards = args.integer_or("secondary_shards", 0);
+  const std::string base = args.text_or("lora_base", "");
   note("--optimizer", optimizer, optimizer != "adamw");
-  settings.adapters = rank != 0;
-  note("--lora-rank", std::to_string(rank), rank != 0);
-  if (args.boolean_or("fp8", false)) settings.not_predicted.push_back("--fp8");
+  settings.lora_rank = args.integer_or("lora_rank", 0);
+  settings.fp8 = args.boolean_or("fp8", false);
+  note("--lora-base", base, !base.empty());
+  if (args.present("lora_targets") && !args.list("lora_targets").empty())
+    settings.not_predicted.push_back("--lora-targets");
   note("--secondary-shards", std::to_string(shards), shards != 0);
   return settings;
 }
@@ -152,7 +154,7 @@ PastRun read_run(const fs::path& place) {
   if (!fs::exists(args, ignored)) return run;
   const json settings = train::read_object(args);
   run.settings = settings_in(train::JsonReader(settings, args.string()));
-  if (run.settings->adapters) run.parameters = 0;
+  if (run.settings->lora_rank > 0) run.parameters = 0;
   const double ranks = number(metrics, "world_size").value_or(0);
   const int of_settings = run.settings->hosts * run.settings->ranks_per_host;
   if (ranks > 0 && ranks != of_settings) {

@@ -18,7 +18,8 @@ struct RunSettings {
   std::int64_t seq = 0;  // tokens of the longest row
   std::int64_t micro_batch = 0, global_batch = 0;
   int hosts = 1, ranks_per_host = 1;  // with --islands: islands and their ranks
-  bool adapters = false;
+  std::int64_t lora_rank = 0;
+  bool fp8 = false;
   // Flags that change the speed but that no prediction considers, with their values.
   std::vector<std::string> not_predicted{};
 };

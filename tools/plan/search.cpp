@@ -14,6 +14,7 @@
 
 #include "fail.hpp"
 #include "loop/processors.hpp"
+#include "report/phase.hpp"
 
 namespace plan {
 namespace {
@@ -57,10 +58,13 @@ std::vector<Candidate> simulate_all(const std::vector<Job>& jobs) {
   std::mutex mutex;
   std::exception_ptr problem;  // the error of the job that comes first in `jobs`
   std::size_t first = jobs.size();
+  const int hosts = jobs.empty() ? 0 : jobs.front().cluster.hosts;
+  train::Phase phase(fmt::format("predicting settings on {} host(s)", hosts));
   const auto work = [&] {
     for (std::size_t i = next++; i < jobs.size(); i = next++) {
       try {
         found[i] = {jobs[i], simulate(jobs[i])};
+        phase.progress(static_cast<std::int64_t>(i + 1), static_cast<std::int64_t>(jobs.size()));
       } catch (...) {
         const std::lock_guard lock(mutex);
         if (i < first) problem = std::current_exception();
@@ -112,6 +116,22 @@ void add_jobs(const Job& base, const SearchSpace& space, std::vector<Job>& jobs)
       }
     }
   }
+}
+
+// One line for the numbers of hosts up to the one at `last` on which nothing fits; "" if the job
+// does not fit on the next one either.
+std::string no_fit_line(const Scaling& scaling, std::size_t last) {
+  const bool is_end = last + 1 == scaling.hosts.size();
+  if (!is_end && !scaling.best[last + 1].prediction.fits) return {};
+  std::size_t first = last;
+  while (first > 0 && !scaling.best[first - 1].prediction.fits) --first;
+  const Candidate& least = scaling.best[last];
+  const std::string hosts = first == last ? "" : fmt::format("{}-", scaling.hosts[first]);
+  return fmt::format(
+      "{:>7}  nothing fits: the least that {} host(s) need is {:.1f} GB of {:.1f}{}\n",
+      fmt::format("{}{}", hosts, scaling.hosts[last]), scaling.hosts[last], all_bytes(least) / 1e9,
+      static_cast<double>(least.job.cluster.compute.memory_bytes) / 1e9,
+      is_end ? "" : fmt::format("; {} hosts suffice", scaling.hosts[last + 1]));
 }
 
 // Returns the search space for a job on fewer ranks.
@@ -188,9 +208,17 @@ Scaling scaling_of(const Candidate& best, const SearchSpace& space) {
   return scaling;
 }
 
-std::string growth(const Scaling& scaling) {
+std::int64_t rows_of(const Job& job) { return job.ranks() * job.micro_batch * job.micro_batches; }
+
+std::string growth(const Scaling& scaling, std::int64_t global_batch) {
   if (scaling.hosts.size() < 2) return "--growth: there is only one number of hosts to try\n";
-  std::string text = "tokens/s by hosts, each with its best settings:\n";
+  const std::int64_t rows = rows_of(scaling.best.back().job);
+  std::string text =
+      "tokens/s by hosts, each with its best settings; " +
+      (global_batch > 0
+           ? fmt::format("the global batch has {} rows on all of them:\n", global_batch)
+           : fmt::format("the global batch grows with the hosts (--global-batch {} fixes it):\n",
+                         rows));
   // Tokens/s of one host when the job uses the fewest hosts on which it fits.
   double one = 0;
   int fewest = 0;
@@ -201,18 +229,19 @@ std::string growth(const Scaling& scaling) {
     const int hosts = scaling.hosts[i];
     const auto& [job, p] = scaling.best[i];
     if (!p.fits) {
-      text += fmt::format("{:>7}  does not fit\n", hosts);
+      text += no_fit_line(scaling, i);
       continue;
     }
     if (fewest == 0) {
       fewest = hosts;
       one = p.tokens_per_s / hosts;
     }
-    text +=
-        fmt::format("{:>7} {:>14.0f} {:>6.1f} % of linear  {} {}x{}, {} rows x {}, recompute {}\n",
-                    hosts, p.tokens_per_s, 100 * p.tokens_per_s / (one * hosts),
-                    fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard, job.micro_batch,
-                    job.micro_batches, name(job.recompute));
+    text += fmt::format(
+        "{:>7} {:>14.0f} {:>6.1f} % of linear  {} {}x{}, {} rows x {}, recompute {}, "
+        "global batch {}\n",
+        hosts, p.tokens_per_s, 100 * p.tokens_per_s / (one * hosts), fsdp::name(job.strategy),
+        job.mesh.replicate, job.mesh.shard, job.micro_batch, job.micro_batches, name(job.recompute),
+        rows_of(job));
     const double added = (p.tokens_per_s - before) / (hosts - hosts_before);
     wasted = wasted || added < one / 2;
     if (!wasted) worth = hosts;

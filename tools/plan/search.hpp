@@ -54,10 +54,14 @@ struct Scaling {
 // the space has a mesh, its shard groups keep their size where they fit into the ranks.
 Scaling scaling_of(const Candidate& best, const SearchSpace& space);
 
-// A line for each number of hosts: tokens/s, the share of linear growth, and the settings. The last
+// Rows of a step over all ranks.
+std::int64_t rows_of(const Job& job);
+
+// A line that says whether the global batch grows or has `global_batch` rows (0: it grows), and one
+// for each number of hosts: tokens/s, the share of linear growth, and the settings. The last
 // line names the number of hosts beyond which a further host adds less than half of the tokens/s
-// that a host gives on the fewest hosts on which the job fits. Numbers of hosts on which the job
-// does not fit are marked, and the last line does not consider them.
-std::string growth(const Scaling& scaling);
+// that a host gives on the fewest hosts on which the job fits. One line names the numbers of hosts on
+// which the job does not fit, and the last line does not consider them.
+std::string growth(const Scaling& scaling, std::int64_t global_batch);
 
 }  // namespace plan

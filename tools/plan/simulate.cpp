@@ -109,7 +109,8 @@ class Rank {
                                          .framework = job.framework,
                                          .times = job.cluster.times,
                                          .not_measured = &not_measured_,
-                                         .eager_attention = job.eager_attention})),
+                                         .eager_attention = job.eager_attention,
+                                         .fp8 = job.fp8})),
         decoder_(job.model, *ops_),
         compute_(device_.stream({.name = "compute"})) {
     train::add_units(engine_, job.model);
@@ -194,6 +195,14 @@ class Rank {
   atoll::Buffer tokens_, figures_;
   std::optional<fsdp::Pass> next_pass_;  // the next pass, which may begin before its step
 };
+
+// The copies in fp8 of the largest group of linear layers: gate and up, in backward.
+std::uint64_t fp8_bytes(const Job& job) {
+  if (!job.fp8) return 0;
+  const std::int64_t tokens = job.micro_batch * job.seq;
+  const auto [hidden, ffn] = std::pair(job.model.hidden, job.model.ffn);
+  return static_cast<std::uint64_t>(tokens * (hidden + 2 * ffn) + hidden * ffn);
+}
 
 void check(const Job& job) {
   require(job.mesh.replicate >= 1 && job.mesh.shard >= 1 &&
@@ -291,7 +300,7 @@ Prediction simulate(const Job& job, const SimulationOptions& options) {
   const double logits = static_cast<double>(job.micro_batch * job.seq * job.model.vocab) *
                         train::simulated::costs_of(job.framework).logit_bytes;
   result.bytes = rank.device().peak_allocated_bytes() + job.cluster.compute.reserved_bytes +
-                 static_cast<std::uint64_t>(logits);
+                 static_cast<std::uint64_t>(logits) + fp8_bytes(job);
   const auto limit = job.cluster.compute.memory_bytes;
   result.fits = limit == 0 || result.bytes + job.cluster.process_bytes <= limit;
   result.not_measured.assign(rank.not_measured().begin(), rank.not_measured().end());
