@@ -97,8 +97,10 @@ const char* cause(const Candidate& best, const Candidate& other) {
   };
   const double whole = per_token(&Prediction::step_s);
   const double share = whole > 0 ? per_token(&Prediction::exposed_s) / whole : 0;
-  return share > 0.5 ? "less of its communication is exposed"
-                     : "it recomputes less, or its larger micro batches fit in memory";
+  if (share > 0.5) return "less of its communication is exposed";
+  return best.job.recompute == other.job.recompute && best.job.micro_batch == other.job.micro_batch
+             ? "its collectives slow compute less, or each GPU updates fewer parameters"
+             : "it recomputes less, or its larger micro batches fit in memory";
 }
 
 }  // namespace
@@ -148,7 +150,7 @@ std::string other_mesh(const std::vector<Candidate>& found) {
       "faster than {}: {}. {}",
       planned.replicate, planned.shard, text(best.job), 100 * gain, text(other->job),
       cause(best, *other),
-      rate ? fmt::format("Below {:.3g} GB/s a host, {} wins", *rate, text(other->job))
+      rate ? fmt::format("Below {:.1f} GB/s a host, {} wins", *rate, text(other->job))
            : std::string("It is so on a slower fabric as well"));
 }
 
