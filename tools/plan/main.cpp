@@ -55,6 +55,7 @@ train::ModelConfig named_model(const Flags& f) {
   options.lora_rank = f.lora_rank;
   train::ModelConfig model = train::find_model(options, f.vocab).config;
   if (f.vocab > 0) model.vocab = f.vocab;
+  train::validate(model);
   return model;
 }
 
