@@ -254,6 +254,23 @@ Nics on_node(const Nics& nics, int numa) {
   return near;
 }
 
+// Returns why a rank on the cores of a NUMA node uses NICs that are elsewhere. Only a source with
+// the place and the state of every NIC shows that a node has no active one.
+std::string why_elsewhere(const Nics& nics, int numa) {
+  if (numa < 0) return "the rank is not bound to the cores of one NUMA node";
+  const auto any = [](const Nics& some, auto holds) {
+    return std::ranges::any_of(
+        some, [&](const TopologyNic* nic) { return may_be_active(*nic) && holds(*nic); });
+  };
+  if (any(on_node(nics, numa), [](const TopologyNic&) { return true; }))
+    return fmt::format("the NICs on NUMA node {}, where the rank runs, are of another fabric",
+                       numa);
+  const bool is_unsure =
+      any(nics, [](const TopologyNic& nic) { return nic.numa < 0 || nic.state.empty(); });
+  return fmt::format("no active NIC is {}on NUMA node {}, where the rank runs",
+                     is_unsure ? "known to be " : "", numa);
+}
+
 // Uses the current link speed: unlike GPUs, idle NICs keep their link at full speed.
 std::optional<double> nic_pcie_gbyte_s(const Facts& facts) {
   const auto rate = number_fact(facts, fact::pci_gt_s), width = number_fact(facts, fact::pci_width);
@@ -279,6 +296,25 @@ std::optional<double> adapter_gbit_s(const Facts& facts) {
 // Removes the function number from a bus id: "00000000:1b:00.1" -> "00000000:1b:00". All functions
 // of a PCI device share its PCIe link.
 std::string_view slot_of(std::string_view busid) { return busid.substr(0, busid.rfind('.')); }
+
+// Counts the NICs that may be active and share a part of their host: an adapter or a PCIe slot.
+class Sharers {
+ public:
+  using PartOf = std::string_view (*)(const TopologyNic& nic);  // "" if the part is unknown
+
+  Sharers(const Topology& topology, PartOf part_of) : part_of_(part_of) {
+    for (const TopologyNic& nic : topology.nics)
+      if (may_be_active(nic) && !part_of(nic).empty()) ++counts_[{nic.host, part_of(nic)}];
+  }
+  double count(const TopologyNic& nic) const {
+    const auto found = counts_.find({nic.host, part_of_(nic)});
+    return found == counts_.end() ? 1 : found->second;
+  }
+
+ private:
+  PartOf part_of_;
+  std::map<std::pair<std::string_view, std::string_view>, double> counts_;
+};
 
 }  // namespace
 
@@ -313,42 +349,36 @@ Affinity find_cpu_affinity(const Topology& topology, std::string_view host, int 
     affinity.why = fmt::format("{} {} on NUMA node {}, where the rank runs", names_of(near),
                                near.size() == 1 ? "is" : "are", numa);
   } else {
-    const bool is_placed =
-        std::ranges::all_of(eligible_nics(nics), [](auto* nic) { return nic->numa >= 0; });
-    affinity.why = fmt::format(
-        "{}: {}", names_of(all),
-        numa < 0 ? "the rank is not bound to the cores of one NUMA node"
-                 : fmt::format("no active NIC is {}on NUMA node {}, where the rank runs",
-                               is_placed ? "" : "known to be ", numa));
+    affinity.why = fmt::format("{}: {}", names_of(all), why_elsewhere(nics, numa));
   }
   return affinity;
 }
 
-std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology) {
-  using Key = std::pair<std::string_view, std::string_view>;  // (host, adapter) or (host, PCI slot)
-  std::map<Key, double> on_adapter, on_slot;
-  for (const TopologyNic& nic : topology.nics) {
-    if (!may_be_active(nic)) continue;
-    if (!nic.adapter.empty()) ++on_adapter[{nic.host, nic.adapter}];
-    if (!nic.busid.empty()) ++on_slot[{nic.host, slot_of(nic.busid)}];
-  }
+std::vector<std::optional<double>> pcie_limits_gbyte_s(const Topology& topology) {
+  const Sharers sharers(topology, [](const TopologyNic& nic) { return slot_of(nic.busid); });
   std::unordered_map<std::string_view, bool> emulated;
   for (const TopologyHost& host : topology.hosts)
     emulated[host.id] = get_fact(host.facts, fact::virtual_machine) == "yes";
-  std::vector<std::optional<double>> usable;
+  std::vector<std::optional<double>> limits;
   for (const TopologyNic& nic : topology.nics) {
+    std::optional<double> limit = nic_pcie_gbyte_s(nic.facts);
+    if (limit) *limit /= sharers.count(nic);
+    limits.push_back(emulated[nic.host] ? std::nullopt : limit);
+  }
+  return limits;
+}
+
+std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology) {
+  const Sharers sharers(topology,
+                        [](const TopologyNic& nic) { return std::string_view(nic.adapter); });
+  std::vector<std::optional<double>> usable;
+  for (const std::optional<double>& pcie : pcie_limits_gbyte_s(topology)) {
+    const TopologyNic& nic = topology.nics[usable.size()];
     std::optional<double> least;
     const auto limit = [&](double gbyte_s) { least = std::min(least.value_or(gbyte_s), gbyte_s); };
-    const auto share = [&](const std::map<Key, double>& users, std::string_view part) {
-      const auto found = users.find({nic.host, part});
-      return found == users.end() ? 1.0 : found->second;
-    };
     if (nic.rate_gbit_s) limit(*nic.rate_gbit_s / 8);
-    if (const auto adapter = adapter_gbit_s(nic.facts))
-      limit(*adapter / 8 / share(on_adapter, nic.adapter));
-    // Virtual machines show emulated PCIe links, whose speed does not limit the real ones.
-    if (const auto pcie = nic_pcie_gbyte_s(nic.facts); pcie && !emulated[nic.host])
-      limit(*pcie / share(on_slot, slot_of(nic.busid)));
+    if (const auto adapter = adapter_gbit_s(nic.facts)) limit(*adapter / 8 / sharers.count(nic));
+    if (least && pcie) limit(*pcie);
     usable.push_back(least);
   }
   return usable;

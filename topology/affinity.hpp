@@ -1,6 +1,7 @@
 // Rules that the code for affinity, rails and the mesh uses to select NICs, and what NICs reach.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "atoll/topology.hpp"
@@ -16,6 +17,11 @@ bool may_be_active(const TopologyNic& nic);
 // Returns the NICs of a host that may be up (none is known to be down) and that belong to the
 // fabric that joins the hosts.
 std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics);
+
+// Returns what the PCIe links can carry for each NIC in GB/s, in the order of Topology::nics. NICs
+// in one slot share a link. Empty for an unknown link, and on virtual machines, which show emulated
+// links.
+std::vector<std::optional<double>> pcie_limits_gbyte_s(const Topology& topology);
 
 // Returns the share of the NICs' bandwidth that all_gathers of 512 MB reach over at least two
 // hosts: the mean for 256 MB and 1 GB in the table of collective_time.cpp.

@@ -13,6 +13,16 @@ std::optional<double> number_fact(const Facts& facts, std::string_view name) {
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
+std::map<int, std::string_view> packages_of(const TopologyHost& host) {
+  std::map<int, std::string_view> packages;
+  for (auto at = host.facts.lower_bound(fact::package_prefix);
+       at != host.facts.end() && at->first.starts_with(fact::package_prefix); ++at)
+    if (const auto number =
+            parse_number<int>(std::string_view(at->first).substr(fact::package_prefix.size())))
+      packages.emplace(*number, at->second);
+  return packages;
+}
+
 bool is_momentary(std::string_view name) noexcept {
   constexpr std::array names{fact::pci_gt_s,      fact::pci_gbyte_s, fact::pci_replays,
                              fact::nvlink_errors, fact::throttle,    fact::errors,

@@ -2,6 +2,7 @@
 // checks read them. Unknown names are kept in the data, but nothing reads them.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,9 @@ inline constexpr Name hidden = "hidden";  // paths that the container hides: "/s
 inline constexpr Name hidden_gpus = "gpus.hidden";
 inline constexpr Name net_interfaces = "net.interfaces";  // names of network interfaces: "eth0 ib0"
 inline constexpr Name host_hash = "nccl.host_hash";       // host hash from NCCL's XML file
+inline constexpr Name cloud = "cloud";  // provider of the machine: "azure", "google" or "oracle"
+// "package.N" describes processor package N: "18 cores, L3 45 MiB, 18 x L2 256 KiB".
+inline constexpr Name package_prefix = "package.";
 // Prefixes of the names of facts: "env.NAME" is an environment variable, "nccl.conf.NAME" a setting
 // in nccl.conf, and "source.NAME" the reason why a source found nothing.
 inline constexpr Name env_prefix = "env.";
@@ -108,6 +112,9 @@ inline std::string_view get_fact(const Facts& facts, std::string_view name) {
 // Returns the value of a fact (a named property) as a number; empty when the fact is absent or not
 // a number.
 std::optional<double> number_fact(const Facts& facts, std::string_view name);
+
+// Returns the descriptions of a host's processor packages, by number.
+std::map<int, std::string_view> packages_of(const TopologyHost& host);
 
 // True if a fact changes while the machine stays the same, like counters, throttling and the speed
 // of an idle link.

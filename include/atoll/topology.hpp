@@ -205,8 +205,8 @@ ATOLL_API std::vector<Affinity> find_affinity(const Topology& topology);
 // node, or of the host if the node has none. Ranks of a node share its NICs.
 ATOLL_API Affinity find_cpu_affinity(const Topology& topology, std::string_view host, int numa);
 
-// Bandwidth of every NIC in GB/s, in the order of Topology::nics: the minimum of the rates of its
-// port, its PCIe link and its share of the adapter. Empty when none of these rates is known.
+// Bandwidth of every NIC in GB/s, in the order of Topology::nics: the least of port, PCIe link and
+// share of the adapter. Empty without a rate of port or adapter, since PCIe only limits a NIC.
 ATOLL_API std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
 
 // Returns findings about counters of network ports that rose during a run: errors of the link, lost

@@ -20,6 +20,7 @@
 #include "atoll/tooling/load.hpp"
 #include "atoll/world.hpp"
 #include "options.hpp"
+#include "picture.hpp"
 #include "top_report.hpp"
 
 namespace {
@@ -183,7 +184,10 @@ std::string render(const Examination& examination, const Options& options) {
   const atoll::Colour colour = colour_of(options, examination.by_launcher);
   const std::string& format = options.format;
   if (format == "json") return atoll::to_json(inspection);
-  if (options.doctor) return atoll::to_report(inspection.diagnosis, colour);
+  if (options.doctor)
+    return atoll::to_report(
+        inspection.diagnosis, colour,
+        options.verbose ? atoll::PassedChecks::listed : atoll::PassedChecks::counted);
   if (format == "matrix") return atoll::to_matrix(inspection, colour);
   if (format == "svg") return atoll::to_svg(inspection);
   if (format == "nccl-xml") return atoll::to_nccl_xml(inspection.topology);
@@ -230,7 +234,11 @@ int run(const Options& options) {
   if (!options.diff.empty()) return compare(options);
   const auto examination = examine(options, config);
   if (!examination) return exit_ok;
-  write(render(*examination, options), options.output);
+  const std::string text = render(*examination, options);
+  if (options.output.empty() || options.format != "svg" || options.output.ends_with(".svg"))
+    write(text, options.output);
+  else
+    topo::write_picture(text, options.output);
   return options.doctor ? severity_status(examination->inspection.diagnosis) : exit_ok;
 }
 

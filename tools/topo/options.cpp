@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <span>
 #include <stdexcept>
 #include <string_view>
@@ -82,11 +84,15 @@ void declare_views(CLI::App& app, Options& options) {
   app.add_flag("--doctor", options.doctor,
                "report faults, their cost and how to fix them; the exit status is 1 for warnings, "
                "2 for errors, 3 when the machine could not be examined");
+  app.add_flag("-v,--verbose", options.verbose, "list the checks of --doctor that passed, too")
+      ->needs("--doctor");
   app.add_option("--diff", options.diff,
                  "list the differences between machines A and B (files or catalog names)")
       ->option_text("A B")
       ->expected(2);
-  app.add_option("-o,--output", options.output, "write to FILE instead of standard output")
+  app.add_option("-o,--output", options.output,
+                 "write to FILE instead of standard output; FILE.svg, FILE.png and FILE.pdf are "
+                 "pictures")
       ->option_text("FILE");
   app.add_option("--color", options.colour, "use colours: auto (on a terminal), always or never")
       ->check(CLI::IsMember({"auto", "always", "never"}))
@@ -159,7 +165,43 @@ void require(bool holds, const char* what) {
   if (!holds) throw atoll::Error(atoll::ErrorCode::invalid_argument, what);
 }
 
+// Requires HOST:PORT. An IPv6 address needs brackets, because it contains colons itself.
+void check_address(const std::string& address) {
+  const auto colon = std::min(address.rfind(':'), address.size());
+  std::string_view host = std::string_view(address).substr(0, colon);
+  const std::string_view port =
+      std::string_view(address).substr(std::min(colon + 1, address.size()));
+  const bool has_brackets = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
+  if (has_brackets) host = host.substr(1, host.size() - 2);
+  int number = 0;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (host.empty() || host.find_first_of(has_brackets ? "[]" : "[]:") != host.npos ||
+      error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535)
+    throw atoll::Error(
+        atoll::ErrorCode::invalid_argument,
+        fmt::format("--top \"{}\": expected HOST:PORT with a port from 1 to 65535, for example "
+                    "node7:29500, or [fd00::7]:29500 for an IPv6 address",
+                    address));
+}
+
+// Chooses the format by the extension of the output file, unless --format names it.
+void choose_format(Options& options, bool is_named) {
+  if (options.output.empty() || options.doctor || options.env || options.catalog ||
+      !options.diff.empty() || (is_named && options.format != "svg"))
+    return;
+  const std::string extension = std::filesystem::path(options.output).extension();
+  const bool is_picture = extension == ".svg" || extension == ".png" || extension == ".pdf";
+  if (!is_picture && (is_named || (extension != "" && extension != ".txt")))
+    throw atoll::Error(
+        atoll::ErrorCode::invalid_argument,
+        fmt::format("-o {}: unknown extension \"{}\"; .svg, .png and .pdf are pictures, .txt or no "
+                    "extension is the tree, and --format chooses any other format",
+                    options.output, extension));
+  if (is_picture) options.format = "svg";
+}
+
 void check(const Options& options) {
+  if (options.top.address && !options.top.address->empty()) check_address(*options.top.address);
   require(options.from.empty() || options.cluster.empty(),
           "--from and --cluster: use only one of them");
   require(options.diff.empty() || (options.from.empty() && options.cluster.empty()),
@@ -199,7 +241,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "  atoll-topo --from n0=n0.xml,n0.txt --mesh     merge two files about one host\n"
       "  atoll-topo --cluster hgx-h100x16 --mesh --params 70e9\n"
       "                                                plan for a cluster of the catalog\n"
-      "  atoll-topo --format svg -o node.svg           draw a picture\n"
+      "  atoll-topo -o node.svg                        draw a picture (or node.png, node.pdf)\n"
       "  atoll-topo --top node7:29500                  watch a running job\n\n"
       "Exit status: 0 on success. --doctor returns 1 for warnings, 2 for errors, and 3 when the "
       "machine could not be examined. --diff returns 1 when the machines differ, and --top when "
@@ -214,6 +256,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
     throw std::runtime_error(cli::complaint(app, error));
   }
   options.catalog = options.cluster == std::vector<std::string>{"list"};
+  choose_format(options, app.count("--format") > 0);
   check(options);
   return options;
 }

@@ -31,6 +31,7 @@ struct Options {
   std::string output;
   std::vector<std::string> diff;
   bool doctor = false;
+  bool verbose = false;
   bool env = false;
   bool catalog = false;
   // Options of the mesh.

@@ -1,7 +1,8 @@
-// What this library derives from a topology: switches that a matrix hides, and the NICs of ranks
-// that use CPU memory.
+// What this library derives from a topology: switches that a matrix hides, limits of NICs, and the
+// NICs of ranks that use CPU memory.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ namespace atoll_v1::atoll {
 // unknown model; 0 means no limit. Two GPUs of unknown model with exactly this number of links
 // between them are also assumed to be on a switch.
 void show_hidden_switches(Topology& topology, int most_links_of_unknown = 0);
+
+// Returns the Gbit/s that the PCIe link carries for each NIC, in the order of Topology::nics. Empty
+// unless they are less than the rate of the port, or the only known limit of the NIC.
+std::vector<std::optional<double>> find_pcie_limits(const Topology& topology);
 
 struct CoresAffinity {
   std::string host;  // id of the host

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "affinity.hpp"
 #include "inspect/derived.hpp"
 
 namespace atoll_v1::atoll {
@@ -18,6 +19,16 @@ Inspection inspect(Topology topology, std::vector<RankSite> ranks, std::optional
   inspection.ranks = std::move(ranks);
   inspection.plan = std::move(plan);
   return inspection;
+}
+
+std::vector<std::optional<double>> find_pcie_limits(const Topology& topology) {
+  std::vector<std::optional<double>> limits = pcie_limits_gbyte_s(topology);
+  for (std::size_t i = 0; i < limits.size(); ++i) {
+    const std::optional<double>& rate = topology.nics[i].rate_gbit_s;
+    if (limits[i]) *limits[i] *= 8;
+    if (rate && limits[i] >= rate) limits[i].reset();
+  }
+  return limits;
 }
 
 std::vector<CoresAffinity> find_cores_affinity(const Topology& topology) {

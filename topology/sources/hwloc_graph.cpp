@@ -77,6 +77,27 @@ std::string_view nic_layer(const NicTraits& nic) {
   return nic.state == "active" ? "ethernet" : "";
 }
 
+// Returns the provider whose machines have this product name or asset tag; "" for any other. The
+// texts are those of https://github.com/canonical/cloud-init/blob/main/tools/ds-identify.
+std::string_view cloud_of(std::string_view product, std::string_view asset_tag) {
+  if (asset_tag == "7783-7084-3265-9085-8269-3286-77") return "azure";
+  if (asset_tag == "OracleCloud.com") return "oracle";
+  return product == "Google Compute Engine" ? "google" : "";
+}
+
+// Returns the fact about a package: "18 cores, L3 45 MiB, 18 x L2 256 KiB, 18 x L1d 32 KiB".
+std::string package_text(const HwlocPackage& package) {
+  constexpr std::uint64_t kib = 1024, mib = kib * kib;
+  std::string text = plural(static_cast<std::size_t>(package.cores), "core");
+  for (const auto& [kind, count] : package.caches) {
+    const auto [level, bytes] = kind;
+    text += fmt::format(", {}L{}{} {} {}", count == 1 ? "" : fmt::format("{} x ", count), level,
+                        level == 1 ? "d" : "", bytes % mib == 0 ? bytes / mib : bytes / kib,
+                        bytes % mib == 0 ? "MiB" : "KiB");
+  }
+  return text;
+}
+
 // A GPU that has no id yet, with the numbers that each library gives it.
 struct Candidate {
   TopologyGpu gpu;
@@ -106,6 +127,11 @@ class HostReader {
     host_.gpu_links = add_links(machine_, names_, topology_);
     set_fact(host_.facts, fact::hwloc_version, machine_.version);
     set_fact(host_.facts, fact::kernel_release, machine_.kernel);
+    set_fact(host_.facts, fact::cloud, cloud_of(machine_.product, machine_.asset_tag));
+    for (const HwlocPackage& package : machine_.packages)
+      if (package.cores > 0 && package.number >= 0)
+        set_fact(host_.facts, fmt::format("{}{}", fact::package_prefix, package.number),
+                 package_text(package));
     topology_.hosts.push_back(std::move(host_));
   }
 

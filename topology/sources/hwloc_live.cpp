@@ -43,6 +43,8 @@ class Loaded {
     machine_.host_name = info(root, "HostName");
     machine_.version = info(root, "hwlocVersion");
     machine_.kernel = info(root, "OSRelease");
+    machine_.product = info(root, "DMIProductName");
+    machine_.asset_tag = info(root, "DMIChassisAssetTag");
     machine_.usable = to_set(usable);
     read_cores();
     read_devices();
@@ -67,7 +69,6 @@ class Loaded {
       ++machine_.thread_count;
       machine_.threads |= to_set(pu->cpuset);
     });
-    each(HWLOC_OBJ_CORE, [&](hwloc_obj_t core) { machine_.cores.push_back(to_set(core->cpuset)); });
     each(HWLOC_OBJ_NUMANODE, [&](hwloc_obj_t node) {
       machine_.nodes.push_back({.number = os_number(node),
                                 .cpus = to_set(node->cpuset),
@@ -78,6 +79,22 @@ class Loaded {
       ends_[package] = {HwlocEndKind::package, machine_.packages.size()};
       machine_.packages.push_back({.number = os_number(package), .cpus = to_set(package->cpuset)});
     });
+    each(HWLOC_OBJ_CORE, [&](hwloc_obj_t core) {
+      machine_.cores.push_back(to_set(core->cpuset));
+      if (HwlocPackage* const package = package_of(core)) ++package->cores;
+    });
+    for (const hwloc_obj_type_t type : {HWLOC_OBJ_L1CACHE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L3CACHE,
+                                        HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L5CACHE})
+      each(type, [&](hwloc_obj_t cache) {
+        const auto& attr = cache->attr->cache;
+        if (HwlocPackage* const package = package_of(cache))
+          ++package->caches[{static_cast<int>(attr.depth), attr.size}];
+      });
+  }
+
+  HwlocPackage* package_of(hwloc_obj_t part) {
+    const auto found = ends_.find(hwloc_get_ancestor_obj_by_type(hwloc_, HWLOC_OBJ_PACKAGE, part));
+    return found == ends_.end() ? nullptr : &machine_.packages[found->second.index];
   }
 
   std::optional<std::size_t> locality(hwloc_obj_t device) {

@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,6 +30,9 @@ struct HwlocNode {
 struct HwlocPackage {
   int number = -1;
   CpuSet cpus;
+  int cores = 0;
+  // Counts the caches that hold data, by level and size in bytes, the highest level first.
+  std::map<std::pair<int, std::uint64_t>, int, std::greater<>> caches = {};
 };
 
 struct HwlocPciDevice : PciAddress {
@@ -88,6 +92,8 @@ struct HwlocMachine {
   std::string host_name = {};
   std::string version = {};  // version of the hwloc that described the machine
   std::string kernel = {};
+  // What the firmware (DMI) calls the machine and its chassis; "" if unknown.
+  std::string product = {}, asset_tag = {};
   CpuSet usable = {};   // threads that the process running hwloc may use
   CpuSet threads = {};  // all hardware threads
   int thread_count = 0;

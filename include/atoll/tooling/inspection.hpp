@@ -38,9 +38,14 @@ ATOLL_API std::string to_tree(const Inspection& inspection, Colour colour = Colo
 // Returns a matrix with a row for each GPU, a column for each GPU and NIC, and a legend. Each cell
 // shows how the pair is connected. Throws Error(unsupported) for more than 1,024 GPUs.
 ATOLL_API std::string to_matrix(const Inspection& inspection, Colour colour = Colour::off);
-// Returns a text with all findings (evidence, consequence and fix), then the checks that could not
-// run, with the reasons.
-ATOLL_API std::string to_report(const Diagnosis& diagnosis, Colour colour = Colour::off);
+enum class PassedChecks {
+  counted,
+  listed
+};
+// Returns a text with all findings (evidence, consequence and fix), then the checks that passed, if
+// they are to be listed, and the checks that could not run, with the reasons.
+ATOLL_API std::string to_report(const Diagnosis& diagnosis, Colour colour = Colour::off,
+                                PassedChecks passed = PassedChecks::counted);
 // Returns the inspection in atoll's JSON form. Topology::from_json() reads only the topology from
 // this text and skips everything else (islands, affinity of GPUs and of cores, rails, ranks, mesh,
 // findings, checks).
@@ -53,8 +58,9 @@ ATOLL_API std::string to_svg(const Inspection& inspection);
 // a file, the text keeps all attributes of that file. Devices without a bus id and virtual NICs are
 // left out. Throws Error(unsupported) if the format cannot hold the machine.
 ATOLL_API std::string to_nccl_xml(const Topology& topology);
-// Returns the NCCL settings that the machine needs in addition to NCCL's defaults: lines of
-// `NAME=value`, each below a comment with the reason. A shell can source the text.
+// Returns the NCCL settings that the machine needs in addition to NCCL's defaults, as far as the
+// topology shows: lines of `NAME=value`, each below a comment with the reason. Needs without a
+// single right value, such as network plugins, are comments. A shell can source the text.
 ATOLL_API std::string to_nccl_env(const Inspection& inspection);
 
 // Returns the differences between two machines, one line each: "- " for parts only in `a`, "+ " for

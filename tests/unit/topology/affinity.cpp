@@ -243,6 +243,10 @@ TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") 
   CHECK(usable_gbyte_s(topology)[0].value() == doctest::Approx(15.754));
   topology.nics[0].facts = {{"pci.gbyte_s", "31.5"}};
   CHECK(usable_gbyte_s(topology)[0] == 31.5);
+  // A PCIe link does not show what a port of unknown rate carries.
+  topology.nics[0].rate_gbit_s.reset();
+  CHECK_FALSE(usable_gbyte_s(topology)[0]);
+  topology.nics[0].rate_gbit_s = 400;
   // The two ports of a ConnectX-6 adapter share 200 Gbit/s and one PCIe slot, so each port gets
   // 12.5 GB/s.
   topology.nics[0].facts = {{"pci.device", "15b3:101b"}};
@@ -397,6 +401,19 @@ TEST_CASE("affinity of cores: all fast NICs of the host if the node has no activ
   for (auto& nic : unplaced.nics) nic.numa = -1;
   CHECK(find_cpu_affinity(unplaced, "a", 2)
             .why.ends_with("no active NIC is known to be on NUMA node 2, where the rank runs"));
+  // A source that shows no states, or only some NICs, cannot tell that none is active.
+  Topology stateless = cpu_host();
+  for (auto& nic : stateless.nics) nic.state = "";
+  stateless.nics[3].state = "down";
+  CHECK(contains(find_cpu_affinity(stateless, "a", 2).why, "no active NIC is known to be on"));
+  Topology mixed = cpu_host();
+  mixed.nics[3].state = "active";
+  mixed.nics[3].layer = "ethernet";
+  for (auto& nic : mixed.nics)
+    if (nic.layer.empty()) nic.layer = "infiniband";
+  CHECK(
+      find_cpu_affinity(mixed, "a", 2)
+          .why.ends_with(": the NICs on NUMA node 2, where the rank runs, are of another fabric"));
   const Affinity several = find_cpu_affinity(cpu_host(), "a", -1);
   CHECK(several.use == Names{"a/mlx5_2", "a/mlx5_10"});
   CHECK(several.nearest.empty());

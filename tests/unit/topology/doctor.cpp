@@ -103,18 +103,22 @@ TEST_CASE("report: groups, names, reasons and the sum") {
   };
   diagnosis.checks = {{"port_down", "", CheckStatus::finding, ""},
                       {"mig", "", CheckStatus::finding, ""},
-                      {"shm_small", "", CheckStatus::ok, ""},
+                      {"shm_small", "/dev/shm is large", CheckStatus::ok, ""},
                       {"throttle", "", CheckStatus::not_checked, "needs root"},
                       {"acs", "", CheckStatus::not_checked, "needs root"},
                       {"mtu_differs", "", CheckStatus::not_checked, "no source provides mtu"}};
   const std::string report = to_report(diagnosis);
-  for (const char* part :
-       {"1 error\n  port_down  n0/mlx5_1-2\n    seen    the port is down\n"
-        "    costs   7 of 8 are active\n    fix     look at the cable\n",
-        "\n1 warning\n  mig  n1/gpu0\n", "\ninformation\n  mesh_uneven\n", "\n1 check ok\n",
-        "    needs root\n      throttle, acs\n", "      mtu_differs (mtu)\n"})
+  for (const char* part : {"error\n  port_down  n0/mlx5_1-2\n    seen    the port is down\n"
+                           "    costs   7 of 8 are active\n    fix     look at the cable\n",
+                           "\nwarning\n  mig  n1/gpu0\n", "\ninformation\n  mesh_uneven\n",
+                           "    needs root\n      throttle, acs\n", "      mtu_differs (mtu)\n"})
     CHECK_MESSAGE(contains(report, part), report);
   CHECK(report.ends_with("1 error, 1 warning, 1 info; 1 check ok, 3 not checked\n"));
+  // Only the last line has counts, and passed checks are listed only if that is asked for.
+  CHECK(report.find("1 check ok") == report.rfind("1 check ok"));
+  CHECK_FALSE(contains(report, "shm_small"));
+  CHECK(contains(to_report(diagnosis, atoll::Colour::off, atoll::PassedChecks::listed),
+                 "\nok\n    shm_small: /dev/shm is large\nnot checked\n"));
 }
 
 TEST_CASE("report: colours only where they are asked for, and never those of a file") {
@@ -125,7 +129,7 @@ TEST_CASE("report: colours only where they are asked for, and never those of a f
                          .evidence = "bell \a"}};
   CHECK_FALSE(contains(to_report(diagnosis, atoll::Colour::off), "\x1b"));
   const std::string coloured = to_report(diagnosis, atoll::Colour::on);
-  CHECK(contains(coloured, "\x1b[31m1 error\x1b[0m"));
+  CHECK(contains(coloured, "\x1b[31merror\x1b[0m"));
   CHECK_FALSE(contains(coloured, "\x1b[2J"));
   CHECK_FALSE(contains(coloured, "\a"));
 }

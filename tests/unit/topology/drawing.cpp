@@ -124,6 +124,33 @@ std::vector<Box> boxes_of(const std::string& svg) {
   return boxes;
 }
 
+// Returns width and height of the picture in points.
+std::pair<double, double> size_of(const std::string& svg) {
+  double width = 0, height = 0;
+  REQUIRE(std::sscanf(svg.c_str() + svg.find("viewBox=\""), "viewBox=\"0 0 %lf %lf\"", &width,
+                      &height) == 2);
+  return {width, height};
+}
+
+// Checks that boxes neither overlap nor leave the sheet.
+void check_boxes(const std::string& svg) {
+  const auto [width, height] = size_of(svg);
+  const std::vector<Box> boxes = boxes_of(svg);
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    const Box& a = boxes[i];
+    CAPTURE(a.tooltip);
+    CHECK(a.left >= 0);
+    CHECK(a.right <= width);
+    CHECK(a.top >= 0);
+    CHECK(a.bottom <= height);
+    for (std::size_t j = 0; j < i; ++j) {
+      const Box& b = boxes[j];
+      CAPTURE(b.tooltip);
+      CHECK((a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top));
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("picture: an HGX host is a host with an island with GPUs on one switch") {
@@ -235,6 +262,7 @@ TEST_CASE("picture: NICs that no GPU uses stand aside, virtual ones are left out
   CHECK(contains(box(svg, "a/mlx5_2"), "#f1f2f4"));
   CHECK(contains(svg, label("and 5 more")));
   CHECK_FALSE(contains(svg, "mlx5_99"));
+  CHECK(contains(svg, label("1 host, 2 GPUs, 12 NICs, 1 virtual NIC not drawn")));
 }
 
 TEST_CASE("picture: rails are lines that join equal NICs of the hosts") {
@@ -314,7 +342,37 @@ TEST_CASE("picture: hosts without GPUs, and nothing at all") {
   CHECK(contains(svg, "2 packages, 8 cores, 1 GiB"));
   CHECK(contains(box(svg, "a/mlx5_0"), label("200G IB")));
   CHECK_FALSE(contains(svg, "island"));
+  topology.hosts[0].facts = {{"package.0", "4 cores, L3 45 MiB"}, {"package.1", "4 cores"}};
+  const std::string processors = to_svg(inspect_by_hand(topology));
+  CHECK(contains(processors, label("package 0: 4 cores, L3 45 MiB")));
+  CHECK(boxes_of(processors).size() == 3);
   CHECK(contains(to_svg(Inspection{}), label("0 hosts, 0 GPUs, 0 NICs")));
+}
+
+TEST_CASE("picture: long findings are broken into lines and do not widen the picture") {
+  Inspection inspection = rails_of(1, 2, "assumed");
+  const auto before = size_of(to_svg(inspection));
+  std::string evidence;
+  for (int i = 0; i < 40; ++i) evidence += "word ";
+  add_finding(inspection, Severity::warning, "a/gpu0", evidence + std::string(300, 'x') + " end");
+  const std::string svg = to_svg(inspection);
+  CHECK(size_of(svg).first == before.first);
+  CHECK(size_of(svg).second > before.second);
+  CHECK(contains(svg, "end</text>"));
+  CHECK_FALSE(contains(svg, "...</text>"));
+  CHECK_FALSE(contains(svg, std::string(100, 'x')));
+}
+
+TEST_CASE("picture: names of NICs are whole, with the limit of their PCIe link") {
+  Inspection inspection = rails_of(1, 4, "assumed");
+  for (auto& nic : inspection.topology.nics) {
+    nic.name = "nic-0101:00:00." + nic.name.substr(5);
+    nic.facts = {{"pci.gt_s", "16"}, {"pci.width", "16"}};
+  }
+  const std::string svg = to_svg(inspection);
+  CHECK(contains(box(svg, "a/mlx5_3"), label("nic-0101:00:00.3")));
+  CHECK(contains(box(svg, "a/mlx5_3"), label("400G IB, PCIe 252G")));
+  check_boxes(svg);
 }
 
 TEST_CASE("picture: names cannot end elements or spoil the output") {
@@ -341,24 +399,9 @@ TEST_CASE("picture: boxes never overlap and stay inside the sheet") {
   for (const std::string& name : names) {
     CAPTURE(name);
     const std::string svg = to_svg(inspect_by_hand(atoll::catalog_cluster(name)));
-    const std::vector<Box> boxes = boxes_of(svg);
-    CHECK(boxes.size() >= 8);
-    double width = 0, height = 0;
-    REQUIRE(std::sscanf(svg.c_str() + svg.find("viewBox=\""), "viewBox=\"0 0 %lf %lf\"", &width,
-                        &height) == 2);
-    for (std::size_t i = 0; i < boxes.size(); ++i) {
-      const Box& a = boxes[i];
-      CAPTURE(a.tooltip);
-      CHECK(a.left >= 0);
-      CHECK(a.right <= width);
-      CHECK(a.top >= 0);
-      CHECK(a.bottom <= height);
-      for (std::size_t j = 0; j < i; ++j) {
-        const Box& b = boxes[j];
-        CAPTURE(b.tooltip);
-        CHECK((a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top));
-      }
-    }
+    CHECK(boxes_of(svg).size() >= 8);
+    const auto [width, height] = size_of(svg);
+    check_boxes(svg);
     CHECK(width < 1600);
     CHECK(width / height < 4);
   }

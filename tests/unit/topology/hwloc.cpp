@@ -47,7 +47,8 @@ TEST_CASE("hwloc: a synthetic machine, and a process bound to a part of it") {
   hwloc_topology_t raw = nullptr;
   REQUIRE(hwloc_topology_init(&raw) == 0);
   const sources::HwlocTopology hwloc(raw);
-  REQUIRE(hwloc_topology_set_synthetic(raw, "pack:2 [numa(memory=1GB)] core:4 pu:2") == 0);
+  REQUIRE(hwloc_topology_set_synthetic(
+              raw, "pack:2 [numa(memory=1GB)] l3:1(size=33554432) core:4 pu:2") == 0);
   REQUIRE(hwloc_topology_load(raw) == 0);
   const sources::Bitmap usable(hwloc_bitmap_alloc());
   hwloc_bitmap_set_range(usable.get(), 0, 4);  // allow five threads, which are two and a half cores
@@ -65,6 +66,34 @@ TEST_CASE("hwloc: a synthetic machine, and a process bound to a part of it") {
   CHECK(host.threads == 5);
   CHECK(host.memory_bytes == 2'000'000'000);
   CHECK(host.gpu_links == IslandState::unknown);
+  CHECK(get_fact(host.facts, "package.1") == "4 cores, L3 32 MiB");
+}
+
+TEST_CASE("hwloc: caches of a package, and the provider of the machine") {
+  const auto cache = [](const char* type, int level, int bytes, int kind,
+                        const std::string& inner) {
+    return fmt::format(
+        "<object type=\"{}\" {} gp_index=\"{}\" cache_size=\"{}\" depth=\"{}\" "
+        "cache_linesize=\"64\" cache_associativity=\"8\" cache_type=\"{}\">{}</object>\n",
+        type, sets("3"), 60 + 10 * level + kind, bytes, level, kind, inner);
+  };
+  XmlMachine machine;
+  machine.parts = fmt::format(
+      "<object type=\"Package\" os_index=\"0\" {} gp_index=\"2\">\n{}{}</object>\n", sets("3"),
+      node(0, "3"),
+      cache("L2Cache", 2, 1310720, 0,
+            cache("L1Cache", 1, 49152, 1, cache("L1iCache", 1, 32768, 2, cores(0, 2)))));
+  for (const auto& [key, value, cloud] :
+       {std::array{"DMIChassisAssetTag", "7783-7084-3265-9085-8269-3286-77", "azure"},
+        std::array{"DMIChassisAssetTag", "OracleCloud.com", "oracle"},
+        std::array{"DMIProductName", "Google Compute Engine", "google"},
+        std::array{"DMIProductName", "PowerEdge XE8640", ""}}) {
+    machine.parts = info(key, value) + machine.parts.substr(machine.parts.find("<object"));
+    const Topology topology = read(machine);
+    const atoll::Facts& facts = topology.hosts[0].facts;
+    CHECK(get_fact(facts, "package.0") == "2 cores, L2 1280 KiB, L1d 48 KiB");
+    CHECK(get_fact(facts, fact::cloud) == cloud);
+  }
 }
 
 TEST_CASE("hwloc: GPUs with and without NVML, and a graphics card that is no GPU of ours") {

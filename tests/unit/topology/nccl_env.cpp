@@ -9,7 +9,7 @@ namespace {
 
 std::string env_of(const Topology& topology) { return to_nccl_env(atoll::inspect(topology)); }
 
-constexpr auto nothing = "# no settings: NCCL's defaults fit this machine\n";
+constexpr auto nothing = "# no settings: nothing found in what was read needs any\n";
 
 }  // namespace
 
@@ -158,6 +158,24 @@ TEST_CASE("nccl env: a virtual machine that hides the places of its devices is a
   CHECK(contains(env_of(topology), "NCCL_NET_GDR_LEVEL=PHB"));
   set_hosts(topology, "env.NCCL_TOPO_FILE", "/opt/topo.xml");
   CHECK(env_of(topology) == nothing);
+}
+
+TEST_CASE("nccl env: what the networks of providers need is named with its source") {
+  const auto says = [](const char* machine, const char* need, const char* source) {
+    const std::string env = env_of(atoll::catalog_cluster(machine));
+    CAPTURE(env);
+    CHECK(contains(env, need));
+    CHECK(contains(env, source));
+    CHECK(env.starts_with("# "));
+  };
+  says("azure-nd-h100-v5", "NCCL_TOPO_FILE=FILE is needed", "github.com/Azure/azhpc-images");
+  says("aws-p5", "EFA needs the network plugin", "github.com/aws/aws-ofi-nccl");
+  says("gcp-a3-mega", "GPUDirect-TCPX or -TCPXO", "docs.cloud.google.com/");
+  says("oci-h100", "NCCL_NET_PLUGIN=none", "github.com/oracle-quickstart/oci-hpc");
+  CHECK(env_of(atoll::catalog_cluster("hgx-h100")) == nothing);
+  Topology slingshot = cluster(1, 2);
+  for (auto& nic : slingshot.nics) nic.layer = "slingshot";
+  CHECK(contains(env_of(slingshot), "Slingshot needs the network plugin"));
 }
 
 TEST_CASE("nccl env: a shell that reads it runs nothing, whatever the names are") {

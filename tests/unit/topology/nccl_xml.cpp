@@ -413,6 +413,14 @@ TEST_CASE("two <gpu> below one <pci> are partitions of one GPU") {
   CHECK(get_fact(topology.hosts[0].facts, "note.nccl xml").empty());
 }
 
+TEST_CASE("a file whose devices have no class is refused, NICs alone are read") {
+  const std::string bare = one_cpu("<pci busid=\"0000:4f:00.0\" link_width=\"16\"/>");
+  CHECK(contains(error_of(nccl_files::read, bare), "NCCL_TOPO_DUMP_FILE=FILE"));
+  const Topology nics = read(one_cpu(pci("0000:4f:00.0", "0x020700", net("name=\"mlx5_0\""))));
+  CHECK(nics.gpus.empty());
+  CHECK(nics.nics.size() == 1);
+}
+
 TEST_CASE("elements that are not read are noted") {
   const Topology topology =
       read(one_cpu(gpu("0000:01:00.0", 0, "<c2c bw=\"1\" count=\"2\"/>") + "<gpu dev=\"1\"/>"));

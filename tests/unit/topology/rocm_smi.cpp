@@ -123,6 +123,8 @@ TEST_CASE("load: files that are taken for a description of a machine are named")
   CHECK(
       contains(error_of(load, "vendid=0x2c9\nswitchguid=0x1(1)\nSwitch 1 \"S-1\" # \"x\" lid 1\n"),
                "pass it to --fabric"));
+  CHECK(contains(error_of(load, "\tNIC0\tNIC1\nNIC0\t X \tSYS\nNIC1\tSYS\t X \n"),
+                 "NICs but no GPUs"));
   CHECK(contains(error_of(load, std::string("\xff\xfe<\0s\0", 6)), "UTF-16"));
   CHECK(contains(error_of(load, "neither this nor that"), "not in a format that atoll reads"));
   std::string gpus;

@@ -41,6 +41,25 @@ TEST_CASE("tree: hosts, devices by NUMA node, islands") {
   CHECK(contains(to_tree(atoll::inspect(Topology{})), "0 hosts"));
 }
 
+TEST_CASE("tree: processors, and PCIe links that are slower than the port or its only known rate") {
+  Topology topology = machines::cpus(1);
+  for (const char* package : {"package.0", "package.1"})
+    topology.hosts[0].facts[package] = "18 cores, L3 45 MiB";
+  topology.hosts[0].facts["package.2"] = "4 cores";
+  // PCIe Gen4 x16 carries 16 GT/s * 16 lanes * 128/130 = 252 Gbit/s.
+  for (const char* name : {"mlx5_0", "mlx5_1", "mlx5_2"})
+    machines::add_nic(topology, "a", 400, name).facts = {{"pci.gt_s", "16"}, {"pci.width", "16"}};
+  topology.nics[1].rate_gbit_s = 200;
+  topology.nics[2].rate_gbit_s.reset();
+  std::string tree = to_tree(atoll::inspect(topology));
+  CHECK(contains(tree, "\n  packages 0-1: 18 cores, L3 45 MiB each\n  package 2: 4 cores\n"));
+  CHECK(contains(tree, "  400 Gbit/s (test), at most 252 Gbit/s over PCIe\n"));
+  CHECK(contains(tree, "  200 Gbit/s (test)\n"));
+  CHECK(contains(tree, "  mlx5_2  infiniband  active  at most 252 Gbit/s over PCIe\n"));
+  topology.hosts[0].facts["virtual_machine"] = "yes";
+  CHECK_FALSE(contains(to_tree(atoll::inspect(topology)), "over PCIe"));
+}
+
 TEST_CASE("tree and JSON: the NICs of ranks on CPU memory, and the reason") {
   Topology topology;
   machines::add_host(topology, "a");
@@ -76,7 +95,10 @@ TEST_CASE("matrix: how each pair is joined") {
   machines::add_host(topology, "b", 2);
   CHECK(contains(to_matrix(atoll::inspect(topology)), "  NET"));
   CHECK(contains(to_matrix(atoll::inspect(topology)), " SYS?"));
-  CHECK(contains(to_matrix(atoll::inspect(machines::hgx(1))), "NV*"));
+  const std::string switched = to_matrix(atoll::inspect(machines::hgx(2)));
+  CHECK(contains(switched, "a/gpu0       X    NV18"));
+  CHECK(contains(switched, "\nNVn   n NVLinks, direct or to the switches of both\n"));
+  CHECK_FALSE(contains(switched, "NV*"));
   CHECK(to_matrix(atoll::inspect(machines::cpus(1))) == "no GPUs\n");
   Topology huge;
   machines::add_host(huge, "a", 2000);

@@ -134,6 +134,10 @@ TEST_CASE("truth: every row of the table") {
   for (const Row& truth : rows) {
     const std::string file = truth.at("file");
     CAPTURE(file);
+    if (file == "nccl_aws_p5_nics_only.xml") {  // lists devices, but not what they are
+      CHECK_THROWS_AS(atoll::load_topology((folder / file).string()), atoll::Error);
+      continue;
+    }
     const Inspection inspection = atoll::inspect(atoll::load_topology((folder / file).string()));
     CHECK(std::to_string(inspection.topology.gpus.size()) == truth.at("gpus"));
     CHECK(inspection.topology.hosts.size() == 1);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <set>
 
@@ -56,6 +57,7 @@ class HostLines {
     add_interface();
     add_overrides();
     add_vm_advice();
+    add_network_advice();
     return std::move(lines_);
   }
 
@@ -196,16 +198,46 @@ class HostLines {
   }
 
   void add_vm_advice() {
-    if (!doctor::is_flattened(host_) || used_.empty()) return;
+    const bool is_azure = host_[fact::cloud] == "azure";
+    if ((!doctor::is_flattened(host_) && !is_azure) || used_.empty()) return;
     if (!setting("NCCL_TOPO_FILE").value.empty()) return;
     add("NCCL_TOPO_FILE", "",
-        "NCCL_TOPO_FILE=FILE is needed: this virtual machine hides which NIC is near which GPU; "
-        "use the provider's file or one from the catalog (atoll-topo --cluster NAME --format "
-        "nccl-xml)");
+        fmt::format("NCCL_TOPO_FILE=FILE is needed: this virtual machine hides which NIC is near "
+                    "which GPU; use {}",
+                    is_azure ? "Azure's file, which Azure's images for this machine set in "
+                               "/etc/nccl.conf (https://github.com/Azure/azhpc-images)"
+                             : "the provider's file or one from the catalog (atoll-topo --cluster "
+                               "NAME --format nccl-xml)"));
     if (host_[fact::peermem] == "yes" || host_[fact::dma_buf] == "yes")
       add("NCCL_NET_GDR_LEVEL", "",
           "without a topology file, only NCCL_NET_GDR_LEVEL=PHB makes NCCL use GPUDirect, since "
           "every NIC seems to be at distance PHB");
+  }
+
+  // Adds what NCCL needs beyond its defaults on some networks (the link layer of a NIC) and at some
+  // providers. Each text names its source.
+  void add_network_advice() {
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 4> needs{
+        {{"efa",
+          "EFA needs the network plugin aws-ofi-nccl; without it NCCL sends over TCP "
+          "(https://github.com/aws/aws-ofi-nccl)"},
+         {"slingshot",
+          "Slingshot needs the network plugin aws-ofi-nccl; without it NCCL sends over TCP "
+          "(https://docs.cscs.ch/software/communication/nccl)"},
+         {"google",
+          "Google's A3 High and A3 Mega need the network plugin GPUDirect-TCPX or -TCPXO with its "
+          "settings "
+          "(https://docs.cloud.google.com/ai-hypercomputer/docs/nccl/"
+          "test-gke-custom-a3-mega-high)"},
+         {"oracle",
+          "Oracle's script for H100 sets NCCL_NET_PLUGIN=none NCCL_IB_GID_INDEX=3 NCCL_IB_TC=41 "
+          "NCCL_IB_SL=0 NCCL_IB_QPS_PER_CONNECTION=16, and for NCCL before 2.20.3 also "
+          "NCCL_TOPO_FILE "
+          "(https://github.com/oracle-quickstart/oci-hpc/tree/master/samples/gpu)"}}};
+    for (const auto& [network, need] : needs)
+      if (host_[fact::cloud] == network ||
+          std::ranges::any_of(host_.nics, [&](auto* nic) { return (*nic)->layer == network; }))
+        add("NCCL_NET_PLUGIN", "", std::string(need));
   }
 
   const Inspection& inspection_;
@@ -255,7 +287,7 @@ std::string to_nccl_env(const Inspection& inspection) {
       for_some += shown_for(who, line);
   }
   if (for_all.empty() && for_some.empty())
-    return "# no settings: NCCL's defaults fit this machine\n";
+    return "# no settings: nothing found in what was read needs any\n";
   return for_all + for_some;
 }
 

@@ -80,6 +80,8 @@ class XmlReader {
     take("HostName", machine_.host_name);
     take("hwlocVersion", machine_.version);
     take("OSRelease", machine_.kernel);
+    take("DMIProductName", machine_.product);
+    take("DMIChassisAssetTag", machine_.asset_tag);
   }
 
   // Reads an object and everything below it. Recursion is safe, because XmlDocument limits the
@@ -133,6 +135,7 @@ class XmlReader {
       if (machine_.cores.size() == CpuSet::most)
         document_.fail(object, fmt::format("the file has more than {} cores", CpuSet::most));
       machine_.cores.push_back(cpus);
+      if (is_in_package(cpus)) ++machine_.packages.back().cores;
     } else if (type == "NUMANode") {
       machine_.nodes.push_back({.number = number_of(object),
                                 .cpus = cpus,
@@ -141,7 +144,20 @@ class XmlReader {
     } else if (type == "Package" || type == "Socket") {
       note(object, "Package", {HwlocEndKind::package, machine_.packages.size()});
       machine_.packages.push_back({.number = number_of(object), .cpus = cpus});
+    } else if (type == "Cache" || type.ends_with("Cache")) {
+      constexpr long long most_level = 5, instructions = 2;
+      const auto level = XmlDocument::integer(object, "depth").value_or(0);
+      const auto bytes = XmlDocument::integer(object, "cache_size").value_or(0);
+      const bool has_data = XmlDocument::integer(object, "cache_type") != instructions;
+      if (has_data && level > 0 && level <= most_level && bytes > 0 && is_in_package(cpus))
+        ++machine_.packages.back()
+              .caches[{static_cast<int>(level), static_cast<std::uint64_t>(bytes)}];
     }
+  }
+
+  // True for a part of the package that was read last. A file lists a package before its parts.
+  bool is_in_package(const CpuSet& cpus) const {
+    return !machine_.packages.empty() && machine_.packages.back().cpus.intersects(cpus);
   }
 
   std::optional<std::size_t> place_of(const Above& above) {

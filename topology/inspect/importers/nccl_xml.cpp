@@ -472,6 +472,13 @@ Topology read_nccl_xml(std::string_view text, std::string_view origin) {
     switches.push_back(
         HostReader(document, origin, topology, original.hosts.back()).read(elements));
   }
+  if (const pugi::xml_node pci = system.find_node(
+          [](pugi::xml_node node) { return std::string_view(node.name()) == "pci"; });
+      pci && topology.gpus.empty() && topology.nics.empty())
+    document.fail(pci,
+                  "no <pci> is known to be a GPU or a NIC by its class, a <gpu> or a <nic>. NCCL "
+                  "completes such a file on the machine: set NCCL_TOPO_FILE to it and "
+                  "NCCL_TOPO_DUMP_FILE=FILE, run a job, and read FILE");
   add_switch_links(switches, origin, topology);
   add_notes(system, topology);
   topology.documents.push_back(std::move(original));

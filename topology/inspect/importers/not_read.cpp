@@ -30,6 +30,10 @@ bool is_nvlink_status(std::string_view text) {
   return has_line(text, {"GPU 0: "}) && has_line(text, {"Link 0: ", "NVML: "});
 }
 
+bool is_matrix_of_nics(std::string_view text) {
+  return has_line(text, {"NIC0 ", "NIC0\t"}) && !has_line(text, {"GPU"});
+}
+
 // The lines of `ibnetdiscover -p`: "SW 13 1 0xb8599f0300fc6de4 4x EDR - CA ...".
 bool is_port_list(std::string_view text) {
   std::string_view rest = text.substr(0, std::size_t{64} << 10);
@@ -61,6 +65,9 @@ std::string_view why_not_read(std::string_view text) {
       Kind{is_nvlink_status,
            "this is the output of nvidia-smi nvlink -s, which does not show the ends of the links: "
            "nvidia-smi topo -m shows them"},
+      Kind{is_matrix_of_nics,
+           "this matrix has NICs but no GPUs: pass the whole output of nvidia-smi topo -m, which "
+           "begins with the row of GPU0"},
       Kind{is_port_list,
            "this is the list of ports that ibnetdiscover -p prints: run ibnetdiscover without -p, "
            "and pass its output to --fabric"},

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "atoll/tooling/inspection.hpp"
 #include "inspect/pictures/paint.hpp"
@@ -21,9 +22,9 @@ struct Word {
   std::string_view word, meaning;
 };
 constexpr Word legend[] = {
-    {"NVn", "n direct NVLinks"},
-    {"NV*", "NVLink through switches or other GPUs of the island"},
-    {"XGn", "n direct xGMI links"},
+    {"NVn", "n NVLinks, direct or to the switches of both"},
+    {"NV*", "NVLink through other GPUs of the island"},
+    {"XGn", "n xGMI links, direct or to the switches of both"},
     {"XG*", "xGMI through other GPUs of the island"},
     {"PIX", "at most one PCIe bridge"},
     {"PXB", "several PCIe bridges"},
@@ -40,8 +41,14 @@ class Matrix {
  public:
   explicit Matrix(const Inspection& inspection)
       : topology_(inspection.topology), levels_(inspection.topology) {
-    for (const TopologyLink& link : topology_.links)
-      if (link.type == "nvlink" || link.type == "xgmi") direct_[key(link.a, link.b)] += link.count;
+    std::unordered_set<std::string_view> gpus;
+    for (const TopologyGpu& gpu : topology_.gpus) gpus.insert(gpu.id);
+    for (const TopologyLink& link : topology_.links) {
+      if (link.type != "nvlink" && link.type != "xgmi") continue;
+      links_[key(link.a, link.b)] += link.count;
+      if (!gpus.contains(link.a)) switched_[link.b] += link.count;
+      if (!gpus.contains(link.b)) switched_[link.a] += link.count;
+    }
     for (const Island& island : inspection.islands)
       for (const std::string& gpu : island.gpus) island_of_[gpu] = &island;
   }
@@ -56,9 +63,11 @@ class Matrix {
     const Island* const island = first == island_of(b) ? first : nullptr;
     if (island != nullptr && island->state == IslandState::known) {
       const std::string prefix = island->fabric == "xgmi" ? "XG" : "NV";
-      const auto own = direct_.find(key(a.id, b.id));
-      used_.insert(prefix + (own == direct_.end() ? "*" : "n"));
-      return own == direct_.end() ? prefix + "*" : fmt::format("{}{}", prefix, own->second);
+      const auto own = links_.find(key(a.id, b.id));
+      const int count =
+          own == links_.end() ? std::min(switched_[a.id], switched_[b.id]) : own->second;
+      used_.insert(prefix + (count == 0 ? "*" : "n"));
+      return count == 0 ? prefix + "*" : fmt::format("{}{}", prefix, count);
     }
     if (island == nullptr || island->state != IslandState::unknown)
       return level(location_of(a), location_of(b));
@@ -95,7 +104,8 @@ class Matrix {
 
   const Topology& topology_;
   PathLevels levels_;
-  std::map<Pair, int> direct_;
+  std::map<Pair, int> links_;                           // links between two ends
+  std::unordered_map<std::string_view, int> switched_;  // links of a GPU to switches
   std::unordered_map<std::string_view, const Island*> island_of_;
   std::set<std::string> used_;
 };

@@ -1,4 +1,4 @@
-// Prints a diagnosis for people: findings by severity, then the checks that could not run.
+// Prints a diagnosis for people: findings by severity, then checks that passed or could not run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -117,21 +117,24 @@ std::string summary(const Diagnosis& diagnosis, Colour colour) {
 
 }  // namespace
 
-std::string to_report(const Diagnosis& diagnosis, Colour colour) {
+std::string to_report(const Diagnosis& diagnosis, Colour colour, PassedChecks passed) {
   std::string text;
   for (const Severity severity : {Severity::error, Severity::warning, Severity::info}) {
     const std::size_t number = count(diagnosis, severity);
     if (number == 0) continue;
-    const std::string title =
-        severity == Severity::info ? "information" : plural(number, name(severity));
+    std::string title(severity == Severity::info ? "information" : name(severity));
+    if (severity != Severity::info && number > 1) title += 's';
     text += fmt::format("{}\n", paint(colour, ink_of(severity), title));
     for (const Finding& finding : diagnosis.findings)
       if (finding.severity == severity) append_finding(text, finding, colour);
     text += '\n';
   }
-  if (const std::size_t ok = count(diagnosis, CheckStatus::ok); ok > 0)
-    text +=
-        fmt::format("{}\n", paint(colour, Ink::green, fmt::format("{} ok", plural(ok, "check"))));
+  if (passed == PassedChecks::listed && count(diagnosis, CheckStatus::ok) > 0) {
+    text += fmt::format("{}\n", paint(colour, Ink::green, "ok"));
+    for (const Check& check : diagnosis.checks)
+      if (check.status == CheckStatus::ok)
+        text += fmt::format("    {}: {}\n", printable(check.id), printable(check.title));
+  }
   append_not_checked(text, diagnosis, colour);
   return text + summary(diagnosis, colour);
 }

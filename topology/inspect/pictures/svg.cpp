@@ -9,6 +9,7 @@
 #include <map>
 
 #include "inspect/pictures/svg_scene.hpp"
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll {
 namespace drawing {
@@ -18,7 +19,6 @@ constexpr double margin = 16;
 constexpr double heading_font = 13, problem_font = 10;
 constexpr double track_pitch = 13;
 constexpr double group_gap = 24;
-constexpr double widest_problem = 800;  // width in points up to which findings widen the picture
 
 // Colours of the tracks. Colour-blind readers can distinguish them, and none looks like the colour
 // of an error or a warning.
@@ -83,9 +83,10 @@ class HostPainter {
     canvas_.frame({0, 0, host_.width, host_.height}, look, host_.id);
     paint_title();
     for (const Bar& bar : host_.packages)
-      canvas_.box(bar.place, {bar.text},
-                  {.fill = "#e4e7eb", .border = {"#c9ced4", 1}, .text = quiet, .font = 9},
-                  bar.text);
+      canvas_.box(
+          bar.place, {bar.text},
+          {.fill = "#e4e7eb", .border = {"#c9ced4", 1}, .text = quiet, .font = package_font},
+          bar.text);
     for (const IslandBox& island : host_.islands) paint_island(island);
     for (const NicStack& stack : host_.stacks) paint_stack(stack);
   }
@@ -167,7 +168,7 @@ class HostPainter {
     Look look{.fill = is_used ? "#e3edfa" : "#f1f2f4",
               .border = {is_used ? "#4a78b5" : "#b5bcc4", 1},
               .text = is_used ? dark : quiet,
-              .font = 8};
+              .font = nic_font};
     look = with_mark(look, nic.is_active ? nic.mark : Severity::error);
     if (!nic.is_active) {
       look.border.dash = Dash::dashed;
@@ -235,8 +236,6 @@ class Painter {
     }
     width =
         std::max(width, groups_width_ + track_pitch * static_cast<double>(scene_.tracks.size()));
-    for (const Problem& problem : scene_.problems)
-      width = std::max(width, std::min(widest_problem, text_width(problem.text, problem_font)));
     width_ = left_ + width + margin;
   }
 
@@ -309,13 +308,19 @@ class Painter {
     return y;
   }
 
-  // Lists the findings below the picture. Returns the y coordinate below the list.
+  // Lists the findings below the picture, in lines of its width. Returns the y coordinate below.
   double paint_problems(double y) {
     const double width = width_ - 2 * margin;
     for (const Problem& problem : scene_.problems) {
-      canvas_.text({margin, y, width, line_height}, {shortened(problem.text, width, problem_font)},
+      std::vector<std::string> words;
+      for (std::string_view word : words_of(problem.text))
+        for (; !word.empty(); word.remove_prefix(words.back().size()))
+          words.emplace_back(fitting(word, width, problem_font));
+      const std::vector<std::string> lines = wrapped(words, width, problem_font);
+      const double height = static_cast<double>(lines.size()) * line_height;
+      canvas_.text({margin, y, width, height}, lines,
                    {.text = colour_of(problem.mark, quiet), .font = problem_font});
-      y += line_height;
+      y += height;
     }
     return y;
   }

@@ -112,15 +112,19 @@ std::vector<std::string> wrapped(const std::vector<std::string>& parts, double w
   return lines;
 }
 
+std::string_view fitting(std::string_view text, double width, double font) {
+  std::size_t end = 0;
+  while (end < text.size()) {
+    const std::size_t next = end + std::max<std::size_t>(1, character_length(text.substr(end)));
+    if (end > 0 && text_width(text.substr(0, next), font) > width) break;
+    end = next;
+  }
+  return text.substr(0, end);
+}
+
 std::string shortened(std::string_view text, double width, double font) {
   if (text_width(text, font) <= width) return std::string(text);
-  std::string part;
-  while (!text.empty() && text_width(part, font) + text_width("...", font) < width) {
-    const std::size_t length = std::max<std::size_t>(1, character_length(text));
-    part += text.substr(0, length);
-    text.remove_prefix(length);
-  }
-  return part + "...";
+  return std::string(fitting(text, width - text_width("...", font), font)) + "...";
 }
 
 Point Canvas::placed(Point point) const { return {origin_.x + point.x, origin_.y + point.y}; }

@@ -48,6 +48,9 @@ double text_width(std::string_view text, double font);
 // Joins `parts` with spaces into lines of at most `width` points, without splitting a part.
 std::vector<std::string> wrapped(const std::vector<std::string>& parts, double width, double font);
 
+// Returns the first characters of a text, at least one, as far as `width` points hold them.
+std::string_view fitting(std::string_view text, double width, double font);
+
 // Shortens a text to `width` points. A text that was shortened ends in dots.
 std::string shortened(std::string_view text, double width, double font);
 

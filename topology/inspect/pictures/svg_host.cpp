@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "facts.hpp"
 #include "inspect/pictures/svg_scene.hpp"
 
 namespace atoll_v1::atoll::drawing {
@@ -46,7 +47,8 @@ GpuBox make_gpu(const Parts& parts, const TopologyGpu& gpu) {
   return box;
 }
 
-NicBox make_nic(const Parts& parts, const TopologyNic& nic) {
+NicBox make_nic(const Parts& parts, std::size_t position) {
+  const TopologyNic& nic = parts.topology.nics[position];
   NicBox box;
   box.id = nic.id;
   box.name = nic.name;
@@ -54,6 +56,8 @@ NicBox make_nic(const Parts& parts, const TopologyNic& nic) {
   const std::string rate = nic.rate_gbit_s ? fmt::format("{:g}G", *nic.rate_gbit_s) : "";
   box.note = fmt::format("{}{}{}", rate, rate.empty() ? "" : " ",
                          box.is_active ? short_layer(nic.layer) : std::string_view(nic.state));
+  if (const auto pcie = parts.pcie_limits[position])
+    box.note += fmt::format("{}PCIe {:.0f}G", box.note.empty() ? "" : ", ", *pcie);
   box.tooltip = fmt::format("{} {} {}", nic.id, nic.layer, nic.busid);
   box.mark = parts.mark(nic.id);
   return box;
@@ -177,12 +181,11 @@ void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
   std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;
   NicStack others;
   for (const std::size_t position : host.nics) {
-    const TopologyNic& nic = topology.nics[position];
+    if (topology.nics[position].is_virtual) continue;
     const auto found = uses.find(position);
     Use use = found == uses.end() ? Use() : found->second;
-    NicBox nic_box = make_nic(parts, nic);
+    NicBox nic_box = make_nic(parts, position);
     const bool is_problem = !nic_box.is_active || nic_box.mark != Severity::info;
-    if (nic.is_virtual && use.users.empty() && nic_box.mark == Severity::info) continue;
     if (!use.users.empty() || !is_problem) use.near.clear();
     const bool is_single = box.gpus.empty() && host.nics.size() <= most_single_nics;
     if (use.users.empty() && use.near.empty() && !is_single) {
@@ -207,8 +210,21 @@ std::string host_detail(const TopologyHost& host) {
   return text;
 }
 
+// Returns the bars of the processors of a host without GPUs.
+std::vector<Bar> make_packages(const TopologyHost& host) {
+  constexpr std::size_t most = 16;
+  std::vector<Bar> bars;
+  const std::map<int, std::string_view> packages = packages_of(host);
+  for (const auto& [number, package] : packages)
+    if (bars.size() < most) bars.push_back({{}, fmt::format("package {}: {}", number, package)});
+  if (packages.size() > most)
+    bars.push_back({{}, fmt::format("and {}", plural(packages.size() - most, "more package"))});
+  return bars;
+}
+
 std::string likeness_of(const HostBox& box) {
   std::string text = fmt::format("{};{};", box.detail, static_cast<int>(box.mark));
+  for (const Bar& package : box.packages) text += package.text + ';';
   for (const GpuBox& gpu : box.gpus)
     text += fmt::format("{}/{}/{};", gpu.lines.front(), gpu.package, static_cast<int>(gpu.mark));
   for (const IslandBox& island : box.islands) {
@@ -260,6 +276,7 @@ HostBox make_host(const Parts& parts, const HostParts& host) {
   box.title = parts.names.host(box.id);
   box.detail = host_detail(*host.host);
   box.mark = parts.mark(box.id);
+  if (host.gpus.empty()) box.packages = make_packages(*host.host);
   const auto places = add_islands(parts, host, box);
   add_links(parts, host, places, box);
   add_stacks(parts, host, box);

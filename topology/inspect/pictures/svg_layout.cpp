@@ -10,7 +10,8 @@ namespace atoll_v1::atoll::drawing {
 namespace {
 
 constexpr double gpu_pitch = 66, gpu_width = 56, gpu_height = 34;
-constexpr double nic_pitch = 66, nic_width = 62, nic_height = 26;
+constexpr double least_nic_width = 62, most_nic_width = 400, nic_height = 26;
+constexpr double nic_distance = 4;  // distance of two boxes of NICs
 constexpr double bar_height = 18, stub_height = 16;
 
 constexpr double package_height = 15;
@@ -49,6 +50,20 @@ std::vector<Bar> package_bars(const std::vector<GpuBox>& gpus, double y) {
   return bars.size() > 1 ? bars : std::vector<Bar>();
 }
 
+// Places the bars of the processors of a host without GPUs one below the other. Returns the y
+// coordinate below them.
+double stack_packages(double y, HostBox& host) {
+  double width = 0;
+  for (const Bar& bar : host.packages)
+    width = std::max(width, text_width(bar.text, package_font) + 2 * pad);
+  for (Bar& bar : host.packages) {
+    bar.place = {pad, y, width, package_height};
+    y += package_height + 3;
+  }
+  host.width = std::max(host.width, pad + width);
+  return host.packages.empty() ? y : y + 3;
+}
+
 double mean_x(const std::vector<std::size_t>& gpus, const std::vector<GpuBox>& boxes) {
   double sum = 0;
   for (const std::size_t gpu : gpus) sum += boxes[gpu].place.middle();
@@ -60,6 +75,7 @@ double mean_x(const std::vector<std::size_t>& gpus, const std::vector<GpuBox>& b
 std::vector<double> stack_middles(const HostBox& host) {
   const std::vector<GpuBox>& gpus = host.gpus;
   std::vector<double> middles(host.stacks.size());
+  const double nic_pitch = host.nic_width + nic_distance;
   double right = gpus.empty() ? pad - nic_pitch / 2 : gpus.back().place.middle();
   for (std::size_t i = 0; i < host.stacks.size(); ++i) {
     const NicStack& stack = host.stacks[i];
@@ -69,7 +85,7 @@ std::vector<double> stack_middles(const HostBox& host) {
   std::vector<double*> order;
   for (double& middle : middles) order.push_back(&middle);
   std::ranges::stable_sort(order, {}, [](const double* middle) { return *middle; });
-  double least = pad + nic_width / 2;
+  double least = pad + host.nic_width / 2;
   for (double* const middle : order) {
     *middle = std::max(*middle, least);
     least = *middle + nic_pitch;
@@ -79,18 +95,24 @@ std::vector<double> stack_middles(const HostBox& host) {
 
 // Computes the positions of all NIC stacks, and returns the height of the highest stack.
 double place_stacks(double y, HostBox& host) {
+  host.nic_width = least_nic_width;
+  for (const NicStack& stack : host.stacks)
+    for (const NicBox& nic : stack.nics)
+      for (const std::string* text : {&nic.name, &nic.note})
+        host.nic_width = std::max(host.nic_width, text_width(*text, nic_font) + nic_distance);
+  host.nic_width = std::min(host.nic_width, most_nic_width);
   const std::vector<double> middles = stack_middles(host);
   double height = 0;
   for (std::size_t i = 0; i < host.stacks.size(); ++i) {
     NicStack& stack = host.stacks[i];
     auto next = [&, row = 0.0]() mutable {
-      return stack.last = {middles[i] - nic_width / 2, y + row++ * (nic_height + 2), nic_width,
-                           nic_height};
+      return stack.last = {middles[i] - host.nic_width / 2, y + row++ * (nic_height + 2),
+                           host.nic_width, nic_height};
     };
     for (NicBox& nic : stack.nics) nic.place = next();
     if (!stack.more.empty()) next();
     height = std::max(height, stack.last.bottom() - y);
-    host.width = std::max(host.width, middles[i] + nic_width / 2);
+    host.width = std::max(host.width, middles[i] + host.nic_width / 2);
   }
   return height;
 }
@@ -146,8 +168,12 @@ void place(HostBox& host) {
   // The first call of place_islands() only finds the columns of the GPUs, which package_bars()
   // needs.
   place_islands(y, host);
-  host.packages = package_bars(host.gpus, y);
-  if (!host.packages.empty()) y += package_height + 6;
+  if (host.gpus.empty()) {
+    y = stack_packages(y, host);
+  } else {
+    host.packages = package_bars(host.gpus, y);
+    if (!host.packages.empty()) y += package_height + 6;
+  }
   if (!host.islands.empty()) y = place_islands(y, host);
   if (!host.stacks.empty()) {
     if (!host.gpus.empty()) y += nic_gap;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "inspect/derived.hpp"
 #include "inspect/pictures/svg_scene.hpp"
 #include "parse_number.hpp"
 
@@ -25,7 +26,10 @@ void number(const std::vector<T>& things, std::unordered_map<std::string_view, s
 }  // namespace
 
 Parts::Parts(const Inspection& inspected)
-    : inspection(inspected), topology(inspected.topology), names(inspected.topology) {
+    : inspection(inspected),
+      topology(inspected.topology),
+      names(inspected.topology),
+      pcie_limits(find_pcie_limits(inspected.topology)) {
   number(topology.hosts, host_of_);
   number(topology.gpus, gpu_of_);
   number(topology.nics, nic_of_);

@@ -274,9 +274,12 @@ void add_problems(const Parts& parts, Scene& scene) {
 
 std::string heading_of(const Inspection& inspection) {
   const Topology& topology = inspection.topology;
-  std::string text =
-      fmt::format("{}, {}, {}", plural(topology.hosts.size(), "host"),
-                  plural(topology.gpus.size(), "GPU"), plural(topology.nics.size(), "NIC"));
+  const auto hidden = std::ranges::count_if(topology.nics, &TopologyNic::is_virtual);
+  std::string text = fmt::format(
+      "{}, {}, {}", plural(topology.hosts.size(), "host"), plural(topology.gpus.size(), "GPU"),
+      plural(topology.nics.size() - static_cast<std::size_t>(hidden), "NIC"));
+  if (hidden > 0)
+    text += fmt::format(", {} not drawn", plural(static_cast<std::size_t>(hidden), "virtual NIC"));
   if (inspection.plan) {
     text += fmt::format(", mesh {} x {}", inspection.plan->replicate, inspection.plan->shard);
     if (inspection.plan->tensor > 1) text += fmt::format(" x {}", inspection.plan->tensor);

@@ -27,7 +27,7 @@ struct GpuBox {
 };
 
 struct NicBox {
-  std::string id, name, note;  // name, such as "mlx5_0"; note, such as "400G IB"
+  std::string id, name, note;  // name, such as "mlx5_0"; note, such as "400G IB, PCIe 252G"
   std::string tooltip;
   Severity mark = Severity::info;
   bool is_active = true;
@@ -89,6 +89,8 @@ struct HostBox {
   std::string likeness;
   Point at;  // upper left corner of the host, relative to the group
   double width = 0, height = 0;
+  double nic_width = 0;  // width of the boxes of NICs, which holds their names and notes
+  // Bars that show the processors of the GPUs, or all processors of a host without GPUs.
   std::vector<Bar> packages;
 };
 
@@ -142,6 +144,7 @@ class Parts {
   const Inspection& inspection;
   const Topology& topology;
   const DisplayNames names;
+  const std::vector<std::optional<double>> pcie_limits;  // what find_pcie_limits() returns
   std::vector<HostParts> hosts;
   // Return the position of a part in the inspection; empty when the id is unknown. island() expects
   // the id of a GPU.
@@ -171,6 +174,8 @@ IslandBox make_island(const Parts& parts, std::size_t island);
 
 inline constexpr double title_font = 12;
 inline constexpr double detail_font = 9.5;
+inline constexpr double package_font = 9;
+inline constexpr double nic_font = 8;
 inline constexpr double line_height = 14;
 inline constexpr double pad = 10;         // distance between a frame and its content in points
 inline constexpr double title_top = 6;    // distance between the frame of a host and its title

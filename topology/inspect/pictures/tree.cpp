@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "atoll/tooling/inspection.hpp"
+#include "facts.hpp"
 #include "inspect/derived.hpp"
 #include "inspect/pictures/paint.hpp"
 #include "path_level.hpp"
@@ -98,6 +99,7 @@ class Tree {
         colour_(colour),
         names_(topology_),
         levels_(topology_),
+        pcie_limits_(find_pcie_limits(topology_)),
         all_cores_(find_cores_affinity(topology_)) {
     for (const CoresAffinity& cores : all_cores_) cores_[cores.host].push_back(&cores);
     for (const Affinity& affinity : inspection.affinity) affinity_[affinity.gpu] = &affinity;
@@ -156,6 +158,9 @@ class Tree {
     std::string rate;
     if (nic.rate_gbit_s)
       rate = fmt::format("{:g} Gbit/s ({})", *nic.rate_gbit_s, printable(nic.evidence));
+    const auto pcie = pcie_limits_[static_cast<std::size_t>(&nic - topology_.nics.data())];
+    if (pcie)
+      rate += fmt::format("{}at most {:.0f} Gbit/s over PCIe", rate.empty() ? "" : ", ", *pcie);
     const std::string state = nic.state.empty() ? "state unknown" : printable(nic.state);
     const Ink ink = nic.state.empty() ? Ink::dim : nic.state == "active" ? Ink::green : Ink::red;
     return joined({printable(nic.name), printable(nic.layer), nic.is_virtual ? "virtual" : "",
@@ -172,6 +177,12 @@ class Tree {
   // Returns the text to print below a host's name. Hosts with equal texts are printed once.
   std::string body(const TopologyHost& host) const {
     std::string text = host_line(host).empty() ? "" : fmt::format("  {}\n", host_line(host));
+    std::map<std::string_view, std::vector<int>> packages;  // numbers of equal packages
+    for (const auto& [number, package] : packages_of(host)) packages[package].push_back(number);
+    for (const auto& [package, numbers] : packages)
+      text += fmt::format("  {} {}: {}{}\n", numbers.size() == 1 ? "package" : "packages",
+                          number_ranges(numbers), printable(package),
+                          numbers.size() == 1 ? "" : " each");
     std::map<int, std::vector<std::string>> by_numa;
     if (const auto gpus = gpus_.find(host.id); gpus != gpus_.end())
       for (const TopologyGpu* gpu : gpus->second) by_numa[gpu->numa].push_back(gpu_line(*gpu));
@@ -300,6 +311,7 @@ class Tree {
   Colour colour_;
   DisplayNames names_;
   PathLevels levels_;
+  std::vector<std::optional<double>> pcie_limits_;
   std::vector<CoresAffinity> all_cores_;
   std::unordered_map<std::string_view, std::vector<const CoresAffinity*>> cores_;
   std::unordered_map<std::string_view, const Affinity*> affinity_;
