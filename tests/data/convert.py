@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """atoll-data: every input and format, several processes, whole files only, one line for each error."""
+import contextlib
 import gzip
 import json
 import os
+import pty
+import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -314,8 +318,33 @@ def check_missing(folder):
     print("missing packages are named with the pip command")
 
 
+def check_progress(folder):
+    """Slow records: a terminal and a log show which part of the bytes was read, and --quiet shows nothing."""
+    lines = write_lines(folder / "a.jsonl", ALPACA)
+    slow = ("import sys, time; from atoll_data import cli, records; line = records._line; "
+            "records._line = lambda *of: (time.sleep(0.01), line(*of))[1]; "
+            "cli.Progress.PERIODS = {True: 1, False: 1.5}; sys.exit(cli.main())")
+    for processes, terminal, flags in ((1, True, ()), (2, False, ()), (1, True, ("--quiet",))):
+        ours, theirs = pty.openpty() if terminal else os.pipe()
+        command = [sys.executable, "-B", "-c", slow, lines, "--tokenizer", "bytes", "-o", folder / "x.tok", *flags]
+        process = subprocess.Popen([*map(str, command), "--processes", str(processes)], stderr=theirs,
+                                   env=dict(os.environ, PYTHONPATH=str(SOURCE / "tools" / "data")))
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):  # a terminal without a program is an error
+            while part := os.read(ours, 4096):
+                text += part
+        os.close(ours)
+        assert process.wait() == 0, text
+        parts = list(map(int, re.findall(r"(\d+) % of 0\.0 MB: ", text.decode())))
+        assert flags or len(parts) > 1 - (not terminal) and parts == sorted(parts) and parts[-1] <= 100, text
+        assert not terminal or flags or parts[-1] > 0, text
+        assert (b"x.tok: 300 documents" in text) == (not flags) and (not flags or text == b""), text
+    print("progress tells the part of the bytes")
+
+
 if __name__ == "__main__":
     for check in (check_inputs, check_formats, check_sentencepiece, check_tokenizer_json, check_errors,
-                  check_missing):
+                  check_missing, check_progress):
         with tempfile.TemporaryDirectory() as name:
             check(Path(name))

@@ -1,6 +1,8 @@
 """The command line of atoll-data."""
 import argparse
 import array
+import collections
+import contextlib
 import ctypes
 import itertools
 import json
@@ -32,7 +34,9 @@ examples:
   atoll-data chat.jsonl --tokenizer ~/models/Qwen3-0.6B --show 3
   atoll-data web-*.parquet --tokenizer HuggingFaceTB/SmolLM3-3B -o web.tok --processes 16
   atoll-data --check web.tok
-  atoll-train --data web.tok:0.9,alpaca.tok:0.1"""
+  atoll-train --data web.tok:0.9,alpaca.tok:0.1
+
+exit status: 0, or 1 after a failure, 2 for wrong flags, 128 + N after signal N"""
 
 
 class Once(argparse.Action):
@@ -92,6 +96,7 @@ def parse(arguments):
                         help="print the first N documents with ids, text and what is trained; without "
                         "-o, end then")
     parser.add_argument("--check", metavar="FILE", help="read a whole token file and print its figures")
+    parser.add_argument("--quiet", nargs=0, default=False, help="do not tell how far the conversion is")
     parser.add_argument("--version", action="version", version=f"atoll-data {pages.version()}")
     parser.add_argument("--generate", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -159,8 +164,10 @@ def nothing_converted(options):
     return DataError(f"{', '.join(options.input)}: no record could be converted")
 
 
-def chunks_of(found):
+def chunks_of(found, read):
+    """Yields lists of records, and appends to `read` how many bytes were read with each."""
     while chunk := list(itertools.islice(found, CHUNK)):
+        read.append(records.extent.bytes())
         yield chunk
 
 
@@ -226,10 +233,10 @@ def convert_in_worker(task):
         return error
 
 
-def converted(options, width, converter, found):
+def converted(options, width, converter, found, read):
     """Yields chunks in the order of the records."""
     if options.processes <= 1:
-        for chunk in chunks_of(found):
+        for chunk in chunks_of(found, read):
             yield convert(options, width, converter, chunk)
         return
     # Python forgets a signal that reaches a worker before it has started. The worker would not end, and this process
@@ -240,7 +247,7 @@ def converted(options, width, converter, found):
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     with pool:
-        tasks = ((options, width, chunk) for chunk in chunks_of(found))
+        tasks = ((options, width, chunk) for chunk in chunks_of(found, read))
         for done in pool.imap(convert_in_worker, tasks):
             if isinstance(done, DataError):
                 raise done
@@ -248,29 +255,37 @@ def converted(options, width, converter, found):
 
 
 class Progress:
-    """Tells on standard error how far the conversion is: each second, or each 30 s in a log."""
+    """Tells on standard error how far the conversion is: each second, or each 30 s in a log. A timer calls it, since
+    the next records may take longer."""
+    PERIODS = {True: 1, False: 30}  # seconds, on a terminal and in a log
 
-    def __init__(self):
-        self.start = self.last = time.monotonic()
-        self.terminal = sys.stderr.isatty()
+    def __init__(self, writer, options):
+        self.writer, self.quiet, self.bad, self.read = writer, options.quiet, 0, 0
+        self.start, self.terminal = time.monotonic(), sys.stderr.isatty()
+        self.size = sum(os.path.getsize(path) for path in options.input)
 
-    def line(self, writer, bad):
+    def __enter__(self):
+        if not self.quiet:
+            period = self.PERIODS[self.terminal]
+            signal.signal(signal.SIGALRM, lambda *_: self.show(f"{100 * self.read / (self.size or 1):.0f} % of "
+                                                               f"{self.size / 1e6:,.1f} MB", end=""))
+            signal.setitimer(signal.ITIMER_REAL, period, period)
+        return self
+
+    def __exit__(self, *_):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def show(self, what, end="\n"):
         seconds = max(time.monotonic() - self.start, 1e-9)
-        line = (f"{writer.documents:,} documents, {writer.tokens:,} tokens, "
-                f"{writer.documents / seconds:,.0f} rows/s, {writer.tokens / seconds:,.0f} tokens/s")
-        return line + (f", {bad:,} skipped" if bad else "")
+        line = (f"{what}: {self.writer.documents:,} documents, {self.writer.tokens:,} tokens, "
+                f"{self.writer.documents / seconds:,.0f} rows/s, {self.writer.tokens / seconds:,.0f} tokens/s")
+        line += f", {self.bad:,} skipped" if self.bad else ""
+        with contextlib.suppress(OSError):  # sys.stderr must not be used in the handler of a signal
+            os.write(2, (f"\r\033[K{line}{end}" if self.terminal else line + "\n").encode())
 
-    def step(self, writer, bad):
-        if time.monotonic() - self.last < (1 if self.terminal else 30):
-            return
-        self.last = time.monotonic()
-        sys.stderr.write(("\r\033[K" if self.terminal else "") + self.line(writer, bad)
-                         + ("" if self.terminal else "\n"))
-        sys.stderr.flush()
-
-    def finish(self, writer, bad):
-        sys.stderr.write(("\r\033[K" if self.terminal else "") + f"{writer.path}: "
-                         + self.line(writer, bad) + "\n")
+    def finish(self):
+        if not self.quiet:
+            self.show(self.writer.path)
 
 
 def show(tokenizer, place, ids, mask):
@@ -319,22 +334,22 @@ def write(options):
         found = itertools.chain(shown, found)
     masked = options.train_on == "output" and options.format != "text"
     joined = options.format == "text"
-    bad, progress = 0, Progress()
-    with token_file.Writer(options.output, converter.tokenizer, joined, masked) as writer:
+    read = collections.deque()
+    with (token_file.Writer(options.output, converter.tokenizer, joined, masked) as writer,
+          Progress(writer, options) as progress):
         warned = options.train_on == "all"
-        for done in converted(options, writer.width, converter, found):
+        for done in converted(options, writer.width, converter, found, read):
             if done.untrained_end and not warned:
                 warn_of_end(done.untrained_end)
                 warned = True
-            for message in done.bad[:max(0, 10 - bad)]:
+            for message in done.bad[:max(0, 10 - progress.bad)]:
                 print(f"atoll-data: skipped: {message}", file=sys.stderr)
-            bad += len(done.bad)
             writer.add(token_file.little(done.ids), done.lengths, done.mask)
-            progress.step(writer, bad)
+            progress.bad, progress.read = progress.bad + len(done.bad), read.popleft()
         if writer.tokens == 0:
             raise nothing_converted(options)
         writer.finish()
-        progress.finish(writer, bad)
+        progress.finish()
 
 
 def end(number, _):

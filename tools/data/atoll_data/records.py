@@ -10,6 +10,19 @@ from .errors import DataError, need, parse_json
 FORMATS = ("alpaca", "chat", "completion", "text")
 
 
+class Extent:
+    """How many bytes of all files were read. Each reader sets `part`, which returns the part of its file."""
+
+    def __init__(self):
+        self.before, self.size, self.part = 0, 0, lambda: 0
+
+    def bytes(self):
+        return self.before + self.size * self.part()
+
+
+extent = Extent()
+
+
 def read(path, field="text", ending=None):
     """Yields (place, record) of a file, whose name may have another ending than it should. A record is a dict, or the
     DataError of one that cannot be read while those behind it can. place is for error messages."""
@@ -30,12 +43,14 @@ def read(path, field="text", ending=None):
     try:
         if reader not in (_parquet, _arrow):
             _check_encoding(path)
+        extent.size = path.stat().st_size
         for place, record in reader(path):
             if isinstance(record, str):
                 record = {field: record}
             if not isinstance(record, (dict, DataError)):
                 record = DataError(f"{place}: not a record, but {type(record).__name__}")
             yield place, record
+        extent.before, extent.size, extent.part = extent.before + extent.size, 0, lambda: 0
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error.reason}") from None
     except (EOFError, zlib.error):
@@ -55,7 +70,11 @@ def _check_encoding(path):
 
 def _open(path, mode="rb", **how):
     """Opens a file, compressed or not."""
-    return (gzip.open if path.name.endswith(".gz") else open)(path, mode, **how)
+    file = (gzip.open if path.name.endswith(".gz") else open)(path, mode, **how)
+    stored = getattr(file, "buffer", file)  # below the text, and below it what is compressed
+    stored = getattr(stored, "fileobj", stored)
+    extent.part = lambda: stored.tell() / (extent.size or 1)
+    return file
 
 
 def _open_text(path):
@@ -102,6 +121,7 @@ def _json(path):
         records = records.get("data", [records])
     if not isinstance(records, list):
         raise DataError(f"{path}: not a list of records, but {type(records).__name__}")
+    extent.part = lambda: number / len(records)
     for number, record in enumerate(records, 1):
         yield f"{path}: record {number}", record
 
@@ -109,8 +129,8 @@ def _json(path):
 def _parquet(path):
     parquet = need("pyarrow.parquet", f"{path}: reading Parquet", "pyarrow")
     try:
-        batches = parquet.ParquetFile(path).iter_batches(batch_size=1024)
-        yield from _rows(path, batches)
+        file = parquet.ParquetFile(path)
+        yield from _rows(path, file.iter_batches(batch_size=1024), file.metadata.num_rows)
     except (ValueError, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {error}") from None
 
@@ -125,13 +145,16 @@ def _arrow(path):
             batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
         except arrow.ArrowInvalid:
             batches = arrow.ipc.open_stream(source)
+        extent.part = lambda: source.tell() / (extent.size or 1)
         yield from _rows(path, batches)
     except (arrow.ArrowInvalid, OSError) as error:
         raise DataError(f"{path}: not an Arrow file: {error}") from None
 
 
-def _rows(path, batches):
+def _rows(path, batches, rows=0):
     number = 0
+    if rows:
+        extent.part = lambda: number / rows
     for batch in batches:
         for record in batch.to_pylist():
             number += 1
