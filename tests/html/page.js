@@ -242,8 +242,8 @@ function checkPlan() {
 
 function checkBusbw() {
   const half = (bytes, bus_bw, limit_percent, more) => ({collective: 'all_reduce', type: 'float', op: 'sum', root: -1,
-    place: 'out of place', bytes, bus_bw, limit_percent, ...more});
-  const {main} = load({kind: 'busbw', title: 'b', halves: [
+    place: 'out of place', ranks: 4, bytes, bus_bw, limit_percent, ...more});
+  const {main} = load({kind: 'busbw', title: 'b', expect: 0.6, halves: [
     half(1024, 1, 50), half(2048, 2, null), half(4096, 4, 0),
     half(1024, 1, null, {collective: 'reduce', root: 2, place: 'in place'}),
     half(1024, 2, null, {collective: 'all_gather', op: ''})]});
@@ -253,10 +253,19 @@ function checkBusbw() {
   // Sizes are on a logarithmic axis: equal factors are equal distances.
   const x = main.classed('line')[0].attributes.d.match(/[ML][\d.]+/g).map(text => +text.slice(1));
   assert(Math.abs((x[1] - x[0]) - (x[2] - x[1])) < 0.3, x);
-  for (const label of ['1 KiB', '4 KiB', '2 GB/s']) assert(texts(main, 'text').includes(label), label);
-  // 50 % of the limit is half as high as the limit.
-  const [measured, , , limit] = main.classed('dot').map(dot => 432 - dot.attributes.cy);
-  assert(Math.abs(2 * measured - limit) < 0.3, [measured, limit]);
+  for (const label of ['1 KiB', '4 KiB', '3 GB/s']) assert(texts(main, 'text').includes(label), label);
+  // So are rates.
+  const y = main.classed('line')[0].attributes.d.match(/ [\d.]+/g).map(Number);
+  assert(Math.abs((y[1] - y[0]) - (y[2] - y[1])) < 0.3, y);
+  // Only the first point is below 60 % of its limit, which is on the line of the second.
+  const dots = main.classed('dot');
+  assert.deepEqual(dots.map(dot => dot.attributes.class.includes('faint')), [true, false, false, false, false, false]);
+  assert.equal(dots[3].attributes.cy, dots[1].attributes.cy);
+  has(main, 'Bus bandwidth of all_reduce, reduce, all_gather');
+  has(main, 'over 4 ranks');
+  has(main, 'below the target of 60 % of the limit');
+  // A group of one rank moves nothing, and 0 is on no logarithmic axis.
+  assert(texts(load({kind: 'busbw', title: 'b', halves: [half(8, 0), half(16, 1e9)]}).main, 'text').includes('0 B/s'));
   assert.equal(load({kind: 'busbw', title: 'b', halves: []}).main.named('svg').length, 0);
 }
 

@@ -266,7 +266,7 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
   return text_of(json);
 }
 
-std::string to_page(std::span<const Table> tables) {
+std::string to_page(std::span<const Table> tables, std::optional<double> target) {
   Json halves = Json::array();
   each_half(tables, [&](const Row& row, Place place, const Half& half) {
     if (row.bytes == 0) return;
@@ -277,10 +277,14 @@ std::string to_page(std::span<const Table> tables) {
                       {"root", row.root},
                       {"place", place == Place::out ? "out of place" : "in place"},
                       {"bytes", row.bytes},
+                      {"ranks", row.ranks},
                       {"bus_bw", half.busbw},
                       {"limit_percent", percent ? Json(*percent) : Json()}});
   });
-  return html::document({{"kind", "busbw"}, {"title", "atoll-busbw"}, {"halves", halves}});
+  return html::document({{"kind", "busbw"},
+                         {"title", "atoll-busbw"},
+                         {"expect", target ? Json(*target) : Json()},
+                         {"halves", halves}});
 }
 
 void require_writable(const std::string& path) {

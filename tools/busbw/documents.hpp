@@ -1,6 +1,7 @@
 // Output files as JSON, whose forms README.md describes, and the page of --plot.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,8 +27,8 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
 // Content of --save: the measured curve.
 std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables);
 // Content of --plot: a page for a browser with a curve for each collective, type, reduction, root
-// and place, and its limit where that is known.
-std::string to_page(std::span<const Table> tables);
+// and place, and its limit where that is known. Points below the share `target` of it are faint.
+std::string to_page(std::span<const Table> tables, std::optional<double> target);
 
 // Checks that rank 0 can write the file. Throws Error(io).
 void require_writable(const std::string& path);

@@ -120,7 +120,8 @@ int measure(atoll::World& world, const Options& options, const busbw::CommandLin
       busbw::write_file(options.json, busbw::to_json(command, job, options, tables, ports));
     if (!options.save.empty())
       busbw::write_file(options.save, busbw::to_curve(job, options, tables));
-    if (!options.plot.empty() && rows > 0) busbw::write_file(options.plot, busbw::to_page(tables));
+    if (!options.plot.empty() && rows > 0)
+      busbw::write_file(options.plot, busbw::to_page(tables, options.expect));
     if (options.expect && rows > 0 && judged == 0)
       complain("--expect: no limit is known on this machine; set one with --limit GB/s");
   }

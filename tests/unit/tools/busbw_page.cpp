@@ -18,13 +18,15 @@ TEST_CASE("the page has each measured half of a row, with its share of the limit
   const Row empty{.bytes = 0};
   const Row one_way{.collective = Collective::all_to_all, .bytes = 64, .root = 1};
   const std::vector<Table> tables{{.rows = {row, empty}}, {.rows = {one_way}}};
-  const std::string page = to_page(tables), start = "id=\"report\">";
+  const std::string page = to_page(tables, 0.6), start = "id=\"report\">";
   const auto at = page.find(start) + start.size();
-  const auto halves =
-      nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at)).at("halves");
+  const auto data = nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
+  const auto& halves = data.at("halves");
+  CHECK(data.at("expect") == 0.6);
   REQUIRE(halves.size() == 3);
   CHECK(halves[0]["collective"] == "all_reduce");
   CHECK(halves[0]["bytes"] == 1024);
+  CHECK(halves[0]["ranks"] == 1);
   CHECK(halves[0]["bus_bw"] == 2.0);
   CHECK(halves[0]["limit_percent"] == 50.0);
   CHECK(halves[1]["place"] == "in place");
