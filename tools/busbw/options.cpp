@@ -74,14 +74,17 @@ void choice(CLI::App& app, const char* names, T& target, int most, const char* h
       ->check(CLI::Range(0, most));
 }
 
-// Names with commas between them, or all.
+// Names with commas between them, or all. --help and completions list them.
 template <class Known, std::size_t size, class Parse>
 void list(CLI::App& app, const std::string& names, std::vector<Known>& target,
           const std::array<Known, size>& all, Parse parse, const char* usual, const char* help) {
   const auto take = [&, parse, option = names.substr(0, names.find(','))](const std::string& text) {
     target = parse_list(text, all, option, parse);
   };
-  add<std::string>(app, names, usual, help, take);
+  std::vector<std::string> words;
+  for (const Known& one : all) words.emplace_back(name(one));
+  words.emplace_back("all");
+  add<std::string>(app, names, usual, help, take)->type_name(cli::words_type(words));
 }
 
 void files(CLI::App& app, const char* names, std::vector<std::filesystem::path>& target,
@@ -105,13 +108,13 @@ void fixed(CLI::App& app, const char* names, const std::string& only, const char
 void declare_run(CLI::App& app, Options& o) {
   app.option_defaults()->group("What to run");
   list(app, "--collective", o.collectives, all_collectives, collective_from_name, "all_reduce",
-       "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, "
-       "all_gather_v, reduce_scatter_v, send_recv; a list with commas; or all");
-  list(app, "-d,--datatype", o.dtypes, all_dtypes, dtype_from_name, "float",
-       "float, half, bfloat16, double, int8, uint8, uint16, int32, uint32, int64, uint64 (or f32, "
-       "f16, bf16, f64, i8, u8, u16, i32, u32, i64, u64); a list with commas; or all");
+       "one, or a list with commas");
+  list(
+      app, "-d,--datatype", o.dtypes, all_dtypes, dtype_from_name, "float",
+      "one, or a list with commas; also float, half, bfloat16, double, int8, uint8, uint16, int32, "
+      "uint32, int64, uint64");
   list(app, "-o,--op", o.ops, all_ops, op_from_name, "sum",
-       "sum, prod, max, min, avg, mulsum (a sum of scaled inputs); a list with commas; or all");
+       "one, or a list with commas; mulsum is a sum of scaled inputs");
   count(app, "-r,--root", o.root, -1, "root rank within the axis; -1: every rank in turn");
   app.add_option("--axis", o.axis,
                  "axis of the planned mesh: world, shard or replicate; all groups of the axis run "

@@ -125,6 +125,13 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   return values;
 }
 
+// Returns the name of the function that completes the words of a program.
+std::string function_of(const CLI::App& app) {
+  std::string function = "_" + app.get_name();
+  std::replace(function.begin(), function.end(), '-', '_');
+  return function;
+}
+
 void write(const std::filesystem::path& file, const std::string& text) {
   std::filesystem::create_directories(file.parent_path());
   std::ofstream out(file, std::ios::binary | std::ios::trunc);
@@ -134,41 +141,49 @@ void write(const std::filesystem::path& file, const std::string& text) {
 
 }  // namespace
 
-void add_common_options(CLI::App& app, const std::string& features,
-                        std::vector<std::string> common) {
+void add_common_options(CLI::App& app, const std::string& features, std::vector<std::string> common,
+                        Commands commands) {
   std::string version = fmt::format("{} {}\nlibatoll {}: {}", app.get_name(), ATOLL_VERSION,
                                     atoll::version(), atoll::build_features());
   if (!features.empty()) version += '\n' + features;
-  add_help(app, std::move(common));
+  add_help(app, std::move(common), commands);
   app.set_version_flag("--version", version, "print the version and what was built in")
       ->group("Options");
   app.add_option_function<std::string>(
          "--generate",
-         [&app](const std::string& folder) {
+         [&app, commands](const std::string& folder) {
            const std::filesystem::path root(folder);
            const std::string& name = app.get_name();
-           write(root / "man" / "man1" / (name + ".1"), manual_page(app));
-           write(root / "bash-completion" / "completions" / name, bash_completion(app));
+           write(root / "man" / "man1" / (name + ".1"), manual_page(app, commands));
+           write(root / "bash-completion" / "completions" / name, bash_completion(app, commands));
+           write(root / "zsh" / "site-functions" / ("_" + name), zsh_completion(app, commands));
            throw CLI::Success();
          },
-         "write the manual page and the completion for bash to a folder")
+         "write the manual page and the completions to a folder")
       ->group("");  // hides the option
 }
 
-std::string manual_page(const CLI::App& app) {
+std::string manual_page(const CLI::App& app, const Commands& commands) {
   const std::string name = roff(app.get_name());
   std::string page = fmt::format(".TH {} 1 \"\" \"atoll {}\" \"User Commands\"\n",
                                  upper(app.get_name()), ATOLL_VERSION);
   page += fmt::format(".SH NAME\n{} \\- {}\n", name, roff(app.get_description()));
   page += fmt::format(".SH SYNOPSIS\n.B {}\n[\\fIoptions\\fR]\n", name);
+  for (const Command& one : commands)
+    page += fmt::format(".br\n.B {} {}\n\\fI{}\\fR\n", name, one.name, roff(one.arguments));
+  if (!commands.empty()) page += ".SH COMMANDS\n";
+  for (const Command& one : commands)
+    page += fmt::format(".TP\n\\fB{}\\fR\n{}\n", one.name, roff(one.help));
   add_options(page, app);
   add_footer(page, app.get_footer());
   return page;
 }
 
-std::string bash_completion(const CLI::App& app) {
-  std::string function = "_" + app.get_name();
-  std::replace(function.begin(), function.end(), '-', '_');
+std::string words_type(const std::vector<std::string>& words) {
+  return fmt::format("TEXT:{{{}}}", fmt::join(words, ","));
+}
+
+std::string bash_completion(const CLI::App& app, const Commands& commands) {
   std::string names;
   std::string cases;
   for (const CLI::Option* option : shown_options(app)) {
@@ -179,20 +194,42 @@ std::string bash_completion(const CLI::App& app) {
     if (values.empty()) continue;
     cases += fmt::format("    {}) words='{}' ;;\n", fmt::join(own, "|"), fmt::join(values, " "));
   }
-  return fmt::format(R"(# Completion of {0} for bash.
+  std::string first_words;
+  std::string own_flags;  // of commands without the flags of the program
+  for (const Command& one : commands) {
+    first_words += (first_words.empty() ? "" : " ") + one.name;
+    if (one.arguments.ends_with("FLAG...")) continue;
+    own_flags += fmt::format("      -*:{}) words='--help", one.name);
+    std::istringstream arguments(one.arguments);
+    for (std::string word; arguments >> word;)
+      if (const auto at = word.find("--"); at != word.npos)
+        own_flags += ' ' + word.substr(at, word.find(']') - at);
+    own_flags += "' ;;\n";
+  }
+  return fmt::format(R"(# Completion of {0}.
 {1}() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words=
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} list= words=
   # bash splits --option=value into three words.
   [[ $word != = ]] || word=
   [[ $before != = ]] || before=${{COMP_WORDS[COMP_CWORD-2]}}
   case $before in
-{2}    *) [[ $word != -* ]] || words='{3}' ;;
+{2}    *) case $word:${{COMP_WORDS[1]}} in
+{3}      -*) words='{4}' ;;
+      *) [[ $COMP_CWORD != 1 ]] || words='{5}' ;;
+    esac ;;
   esac
-  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+  [[ $word != *,* ]] || list=${{word%,*}},
+  COMPREPLY=($(compgen -P "$list" -W "$words" -- "${{word##*,}}"))
 }}
 complete -o default -F {1} {0}
 )",
-                     app.get_name(), function, cases, names);
+                     app.get_name(), function_of(app), cases, own_flags, names, first_words);
+}
+
+std::string zsh_completion(const CLI::App& app, const Commands& commands) {
+  return fmt::format(
+      "#compdef {}\nautoload -Uz bashcompinit && bashcompinit\n{}_bash_complete -o default -F {}\n",
+      app.get_name(), bash_completion(app, commands), function_of(app));
 }
 
 }  // namespace cli

@@ -1,6 +1,6 @@
-// The common part of all command lines: --version, the manual page, and the completion for bash,
-// which are made from the declarations of the options, as is --help; configuration files; errors;
-// numbers.
+// The common part of all command lines: --version, the manual page, and the completion for bash and
+// zsh, which are made from the declarations of the options, as is --help; configuration files;
+// errors; numbers.
 #pragma once
 
 #include <functional>
@@ -17,22 +17,37 @@ class Option;
 
 namespace cli {
 
-// Adds --version, --help-all and the hidden option --generate FOLDER, which writes manual_page()
-// and bash_completion() to FOLDER/man/man1/NAME.1 and FOLDER/bash-completion/completions/NAME. Like
-// --help, they make App::parse() throw CLI::Success. `features` is a line of text that --version
-// prints below the features of the library. --help shows the options of `common` alone, or all
-// options if it is empty. Call this function after all other options have been declared. Writing
-// throws atoll::Error(io).
+// A first word of the command line that is no flag, as in `atoll-train compare FOLDER...`.
+struct Command {
+  std::string name;
+  std::string arguments;  // with its flags; "FLAG..." at the end: all flags of the program
+  std::string help;
+};
+using Commands = std::vector<Command>;
+
+// Adds --version, --help-all and the hidden option --generate FOLDER, which writes manual_page(),
+// bash_completion() and zsh_completion() to FOLDER/man/man1/NAME.1,
+// FOLDER/bash-completion/completions/NAME and FOLDER/zsh/site-functions/_NAME. Like --help, they
+// make App::parse() throw CLI::Success. `features` is a line of text that --version prints below the
+// features of the library. --help shows the options of `common` alone, or all options if it is
+// empty. Call this function after all other options have been declared. Writing throws
+// atoll::Error(io).
 void add_common_options(CLI::App& app, const std::string& features = {},
-                        std::vector<std::string> common = {});
+                        std::vector<std::string> common = {}, Commands commands = {});
 
 // Returns a page of section 1 for man(1). A paragraph of the footer that begins with a title and a
 // colon ("Examples:") becomes a section.
-std::string manual_page(const CLI::App& app);
+std::string manual_page(const CLI::App& app, const Commands& commands = {});
 
-// Returns a script that completes the names of options, and the values of options that have a list
-// of them. bash completes other words as file names.
-std::string bash_completion(const CLI::App& app);
+// Returns a script that completes commands, the names of options, and the values of options whose
+// type lists them, as words_type() writes it, also behind a comma. Other words are file names.
+std::string bash_completion(const CLI::App& app, const Commands& commands = {});
+
+// Returns the function of zsh's completion system that does the same with the script for bash.
+std::string zsh_completion(const CLI::App& app, const Commands& commands = {});
+
+// Returns the type name of an option with known values: "TEXT:{tree,matrix}".
+std::string words_type(const std::vector<std::string>& words);
 
 // --- config_file.cpp: files with the flags of a command line, as TOML (https://toml.io) ---
 
@@ -47,7 +62,7 @@ std::string config_text(const CLI::App& app);
 
 // --- help.cpp: --help and --help-all, in lines that fit the terminal, at most 100 columns ---
 
-void add_help(CLI::App& app, std::vector<std::string> common);
+void add_help(CLI::App& app, std::vector<std::string> common, Commands commands);
 
 // --- complaint.cpp: the line that a program prints for a wrong command line ---
 

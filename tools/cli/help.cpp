@@ -47,13 +47,15 @@ std::string wrapped(std::string_view text, std::size_t column, std::size_t inden
 
 class HelpFormatter : public CLI::Formatter {
  public:
-  explicit HelpFormatter(std::vector<std::string> common) : common_(std::move(common)) {}
+  HelpFormatter(std::vector<std::string> common, Commands commands)
+      : common_(std::move(common)), commands_(std::move(commands)) {}
 
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override {
     const bool some = mode == CLI::AppFormatMode::Normal && !common_.empty();
     return make_description(app) + make_usage(app, std::move(name)) + make_positionals(app) +
-           (some ? make_common(*app) : make_groups(app, mode)) + '\n' + make_footer(app);
+           (some ? make_common(*app) : make_groups(app, mode)) + make_commands(*app) + '\n' +
+           make_footer(app);
   }
 
   std::string make_description(const CLI::App* app) const override {
@@ -98,13 +100,23 @@ class HelpFormatter : public CLI::Formatter {
            fmt::format("\n{} --help-all lists all {} flags.\n", app.get_name(), all.size());
   }
 
+  std::string make_commands(const CLI::App& app) const {
+    std::string text = commands_.empty() ? "" : "\nCommands:\n";
+    for (const Command& one : commands_) {
+      text += fmt::format("  {} {} {}\n{:{}}{}\n", app.get_name(), one.name, one.arguments, "",
+                          text_column, wrapped(one.help, text_column, text_column, columns()));
+    }
+    return text;
+  }
+
   std::vector<std::string> common_;
+  Commands commands_;
 };
 
 }  // namespace
 
-void add_help(CLI::App& app, std::vector<std::string> common) {
-  app.formatter(std::make_shared<HelpFormatter>(std::move(common)));
+void add_help(CLI::App& app, std::vector<std::string> common, Commands commands) {
+  app.formatter(std::make_shared<HelpFormatter>(std::move(common), std::move(commands)));
   app.set_help_all_flag("--help-all", "print all flags and exit");
 }
 

@@ -8,8 +8,10 @@
 
 #include "atoll/fsdp.hpp"
 #include "atoll/planner.hpp"
+#include "atoll/tooling/load.hpp"
 #include "cli/cli.hpp"
 #include "fail.hpp"
+#include "model/config.hpp"
 
 namespace plan {
 namespace {
@@ -27,14 +29,21 @@ CLI::Validator strategy_names() {
   return CLI::IsMember(names);
 }
 
+std::string machine_names() {
+  std::vector<std::string> names{"here"};
+  for (const atoll::CatalogEntry& entry : atoll::catalog()) names.push_back(entry.name);
+  return cli::words_type(names);
+}
+
 void declare_job(CLI::App& app, Flags& f) {
+  const auto presets = train::preset_names();
   app.option_defaults()->always_capture_default();
   app.option_defaults()->group("The job");
   app.add_option(
-      "--model", f.model,
-      "preset (atoll-train --help lists them), path of a config.json, a folder with one, or "
-      "ORG/NAME[@REVISION] in the Hub's local cache (HF_HUB_CACHE, HF_HOME); nothing is "
-      "downloaded");
+         "--model", f.model,
+         "preset, path of a config.json, a folder with one, or ORG/NAME[@REVISION] in the Hub's "
+         "local cache (HF_HUB_CACHE, HF_HOME); nothing is downloaded")
+      ->type_name(cli::words_type({presets.begin(), presets.end()}));
   const auto dimension = [&](const char* flag, std::int64_t& field, const char* what) {
     app.add_option(flag, field, fmt::format("{}; default: as in the model", what))
         ->check(above_zero)
@@ -97,11 +106,10 @@ void declare_job(CLI::App& app, Flags& f) {
 
 void declare_cluster(CLI::App& app, Flags& f) {
   app.option_defaults()->group("The cluster");
-  app.add_option(
-         "--gpu", f.cluster.gpu,
-         fmt::format("{}, or any other with --peak, --memory and --bandwidth; default: that "
-                     "of --topology, or H100",
-                     fmt::join(atoll::compute_model_names(), ", ")))
+  app.add_option("--gpu", f.cluster.gpu,
+                 "any other with --peak, --memory and --bandwidth; default: that of --topology, or "
+                 "H100")
+      ->type_name(cli::words_type(atoll::compute_model_names()))
       ->default_str("H100");
   const auto figure = [&](const char* flag, double& field, const char* what) {
     app.add_option(flag, field,
@@ -113,9 +121,11 @@ void declare_cluster(CLI::App& app, Flags& f) {
   figure("--memory", f.cluster.memory_gib, "GiB of memory");
   figure("--bandwidth", f.cluster.memory_gbyte_s, "GB/s of the memory");
   app.add_option(
-      "--topology", f.topology,
-      "FILE that atoll-topo reads, a machine of its catalog such as hgx-h100x16, or here: "
-      "supplies the values that no other cluster flag sets");
+         "--topology", f.topology,
+         "FILE that atoll-topo reads, a machine of its catalog such as hgx-h100x16, or here: "
+         "supplies the values that no other cluster flag sets")
+      ->type_name(machine_names())
+      ->option_text("FILE|NAME");
   app.add_option("--hosts", f.hosts, "number of hosts; default: 1, or that of --topology")
       ->check(CLI::Range(0, 1 << 13))
       ->default_str("1");

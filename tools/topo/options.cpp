@@ -11,8 +11,10 @@
 #include <span>
 #include <stdexcept>
 #include <string_view>
+#include <vector>
 
 #include "atoll/error.hpp"
+#include "atoll/tooling/load.hpp"
 #include "cli/cli.hpp"
 
 namespace topo {
@@ -55,22 +57,33 @@ double parse_bytes(const std::string& text) {
 }
 
 void declare_machine(CLI::App& app, Options& options) {
+  std::vector<std::string> machines;
+  for (const atoll::CatalogEntry& entry : atoll::catalog()) machines.push_back(entry.name);
+  const std::string type = cli::words_type(machines);
+  machines.emplace_back("list");
   app.add_option("--from", options.from,
                  "describe the machine in FILE instead of this one: hwloc XML, NCCL XML, "
                  "nvidia-smi topo -m or -q -x, rocm-smi --showtopo, atoll JSON, or a catalog name; "
                  "NAME=a.xml,b.txt merges several views of one host; repeat the option for more "
                  "hosts")
+      ->type_name(type)
       ->option_text("FILE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--cluster", options.cluster,
                  "describe N machines of the catalog; \"list\" prints all names")
+      ->type_name(cli::words_type(machines))
       ->option_text("NAME[xN]")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--fabric", options.fabric,
                  "read the leaf switch of each NIC from FILE: output of ibnetdiscover, or JSON")
       ->option_text("FILE");
+  app.add_option("--diff", options.diff,
+                 "list the differences between machines A and B (files or catalog names)")
+      ->type_name(type)
+      ->option_text("A B")
+      ->expected(2);
   app.add_option("--host", options.host, "show only this host (name or id)")->option_text("NAME");
 }
 
@@ -86,10 +99,6 @@ void declare_views(CLI::App& app, Options& options) {
                "2 for errors, 3 when the machine could not be examined");
   app.add_flag("-v,--verbose", options.verbose, "list the checks of --doctor that passed, too")
       ->needs("--doctor");
-  app.add_option("--diff", options.diff,
-                 "list the differences between machines A and B (files or catalog names)")
-      ->option_text("A B")
-      ->expected(2);
   app.add_option("-o,--output", options.output,
                  "write to FILE instead of standard output; FILE.svg, FILE.png and FILE.pdf are "
                  "pictures")

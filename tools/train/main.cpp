@@ -25,6 +25,7 @@
 #include "json_reader.hpp"
 #include "loop/flags.hpp"
 #include "loop/trainer.hpp"
+#include "model/config.hpp"
 #include "page/page.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
@@ -41,13 +42,22 @@ constexpr const char* examples =
     "Start ranks with mpirun, srun --mpi=pmix, mpiexec or torchrun, or set ATOLL_RANK, "
     "ATOLL_SIZE,\n"
     "ATOLL_ADDR and ATOLL_TOKEN for each. `atoll-topo --env` lists every variable.\n\n"
-    "  atoll-train evaluate MODEL --data FILE     prints loss and perplexity (--evaluate)\n\n"
-    "Finished runs:\n"
-    "  atoll-train report FOLDER                 writes FOLDER/report.html\n"
-    "  atoll-train compare FOLDER... --html FILE  figures and settings side by side\n\n"
     "Exit status: 0, or 1 after a failure, 2 for wrong flags, 3 below --min-mfu, 4 above\n"
     "--max-memory, 75 after a signal or --max-time. A run that misses a limit has trained and\n"
     "saved as any other.";
+constexpr const char* report_help =
+    "Writes report.html, a page for a browser, into the results folder of a run.";
+constexpr const char* compare_help =
+    "Shows the figures of runs and the settings that differ, side by side. Runs that have not "
+    "ended have only curves.";
+
+// All words that may follow `atoll-train` instead of a flag.
+cli::Commands commands() {
+  return {{"evaluate", "MODEL --data FILE FLAG...",
+           "Prints loss and perplexity without training, as --evaluate does."},
+          {"report", "FOLDER", report_help},
+          {"compare", "FOLDER... --html FILE", compare_help}};
+}
 
 // Returns what is wrong with the text of an integer, also of a size with a unit: CLI11 would read
 // "-1" as an unsigned number, and a number that is too large as the largest one.
@@ -84,7 +94,7 @@ CLI::Option* declare(CLI::App& app, const train::Flag& flag, Value& value) {
   } else {
     CLI::Option* const option = app.add_option(names, value, flag.help);
     if (!flag.words.empty())
-      option->type_name(fmt::format("TEXT:{{{}}}", fmt::join(flag.words, ",")));
+      option->type_name(cli::words_type({flag.words.begin(), flag.words.end()}));
     if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
       option->allow_extra_args(false);
       if (flag.form != train::Form::repeated) option->delimiter(',');
@@ -104,6 +114,8 @@ void declare_all(CLI::App& app, train::RunOptions& options, bool& prints) {
     std::visit([&](auto member) { return declare(app, flag, options.*member); }, flag.member)
         ->configurable(!(flag.uses & train::Use::early));
   }
+  const auto presets = train::preset_names();
+  app.get_option("--model")->type_name(cli::words_type({presets.begin(), presets.end()}));
   cli::add_config_option(app)->group("Run");
   app.add_flag("--print-config", prints, "print all flags as --config reads them, and end")
       ->group("Run")
@@ -112,7 +124,8 @@ void declare_all(CLI::App& app, train::RunOptions& options, bool& prints) {
       app, ATOLL_TRAIN_FEATURES,
       {"--model", "--init", "--data", "--tokenizer", "--eval-split", "--seq", "--global-batch",
        "--micro-batch", "--epochs", "--steps", "--lr", "--lora-rank", "--dtype", "--strategy",
-       "--mesh", "--out", "--resume", "--dry-run"});
+       "--mesh", "--out", "--resume", "--dry-run"},
+      commands());
 }
 
 // Returns what is wrong with the flags, before ranks meet; "" if nothing is.
@@ -215,8 +228,7 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const char* where
 constexpr const char* in_help = "--help lists the arguments";
 
 int report(int argc, char** argv) {
-  CLI::App app("Writes report.html, a page for a browser, into the results folder of a run.",
-               "atoll-train report");
+  CLI::App app(report_help, "atoll-train report");
   std::string folder;
   app.add_option("folder", folder, "results folder of a run, as --out named it")->required();
   if (const auto code = parse(app, argc - 1, argv + 1, in_help)) return *code;
@@ -225,10 +237,7 @@ int report(int argc, char** argv) {
 }
 
 int compare(int argc, char** argv) {
-  CLI::App app(
-      "Shows the figures of runs and the settings that differ, side by side. Runs that have not "
-      "ended have only curves.",
-      "atoll-train compare");
+  CLI::App app(compare_help, "atoll-train compare");
   std::vector<std::string> folders;
   std::string file;
   app.add_option("runs", folders, "results folders of runs")->required();

@@ -58,6 +58,24 @@ TEST_CASE("a completion has every option, and the values of options that list th
   CHECK(script.find("--generate") == std::string::npos);
 }
 
+TEST_CASE("help, page and completions have the commands of a program") {
+  Example example;
+  const cli::Commands commands{{"draw", "FILE FLAG...", "Draws it."},
+                               {"list", "[--all] FOLDER...", "Lists them."}};
+  const std::string page = cli::manual_page(example.app, commands);
+  CHECK(page.find("[\\fIoptions\\fR]\n.br\n.B atoll\\-show draw\n\\fIFILE FLAG...\\fR\n.br\n") !=
+        page.npos);
+  CHECK(page.find(".SH COMMANDS\n.TP\n\\fBdraw\\fR\nDraws it.\n") != page.npos);
+  const std::string zsh = cli::zsh_completion(example.app, commands);
+  CHECK(zsh.starts_with("#compdef atoll-show\n"));
+  CHECK(zsh.find(cli::bash_completion(example.app, commands)) != zsh.npos);
+  CHECK(zsh.find("      -*:list) words='--help --all' ;;\n      -*) words='-h --help") != zsh.npos);
+  CHECK(zsh.find("words='draw list' ;;\n") != zsh.npos);
+  cli::add_help(example.app, {}, commands);
+  CHECK(example.app.help().find("\nCommands:\n  atoll-show draw FILE FLAG...\n                     "
+                                "         Draws it.\n") != std::string::npos);
+}
+
 TEST_CASE("help fits 100 columns, and shows the common flags first") {
   CLI::App app("Shows a thing.", "atoll-show");
   std::string one, two;

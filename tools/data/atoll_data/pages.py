@@ -1,4 +1,4 @@
-"""The version, the manual page and the completion for bash, like those of the other tools."""
+"""The version, the manual page and the completions, like those of the other tools."""
 import re
 from pathlib import Path
 
@@ -39,27 +39,41 @@ def manual_page(parser):
     return "\n".join(page) + "\n"
 
 
+def function_of(parser):
+    return "_" + parser.prog.replace("-", "_")
+
+
 def completion(parser):
-    function = "_" + parser.prog.replace("-", "_")
+    function = function_of(parser)
     flags = [flag for action in _shown(parser) for flag in action.option_strings]
-    cases = [f"    {action.option_strings[-1]}) words='{' '.join(action.choices)}' ;;"
+    cases = [f"    {'|'.join(action.option_strings)}) words='{' '.join(action.choices)}' ;;"
              for action in _shown(parser) if action.choices]
     return "\n".join([
-        f"# Completion of {parser.prog} for bash.",
+        f"# Completion of {parser.prog}.",
         f"{function}() {{",
         "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=",
+        "  # bash splits --option=value into three words.",
+        "  [[ $word != = ]] || word=",
+        "  [[ $before != = ]] || before=${COMP_WORDS[COMP_CWORD-2]}",
         "  case $before in", *cases,
         f"    *) [[ $word != -* ]] || words='{' '.join(flags)}' ;;",
         "  esac",
-        '  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")',
+        '  COMPREPLY=($(compgen -W "$words" -- "$word"))',
         "}",
         f"complete -o default -F {function} {parser.prog}"]) + "\n"
 
 
+def zsh_completion(parser):
+    """The function of zsh's completion system that runs the script for bash."""
+    return (f"#compdef {parser.prog}\nautoload -Uz bashcompinit && bashcompinit\n{completion(parser)}"
+            f"_bash_complete -o default -F {function_of(parser)}\n")
+
+
 def generate(parser, folder):
-    """Writes both files below share/."""
+    """Writes all files below share/."""
     for name, text in ((f"man/man1/{parser.prog}.1", manual_page(parser)),
-                       (f"bash-completion/completions/{parser.prog}", completion(parser))):
+                       (f"bash-completion/completions/{parser.prog}", completion(parser)),
+                       (f"zsh/site-functions/_{parser.prog}", zsh_completion(parser))):
         file = Path(folder) / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

@@ -118,11 +118,9 @@ std::vector<Flag> data_flags() {
 std::vector<Flag> model_flags() {
   return {
       {"--model", &O::model,
-       fmt::format(
-           "preset ({}), the path of a Hugging Face config.json, a folder with one, or "
-           "ORG/NAME[@REVISION] in the Hub's local cache (HF_HUB_CACHE, HF_HOME); a folder's or "
-           "the Hub's weights are loaded. A preset has as many token ids as the tokenizer",
-           fmt::join(preset_names(), ", ")),
+       "preset, the path of a Hugging Face config.json, a folder with one, or ORG/NAME[@REVISION] "
+       "in the Hub's local cache (HF_HUB_CACHE, HF_HOME); a folder's or the Hub's weights are "
+       "loaded. A preset has as many token ids as the tokenizer",
        Idle{[](const O& o) { return !o.init.empty() && o.init != "none"; },
             "with --init, whose folder has the model"}},
       {"--init", &O::init,
