@@ -39,7 +39,8 @@ constexpr const char* examples =
     "  atoll-plan --model mistral-7b --gpu H100 --hosts 2 --busbw 46 --strategy full_shard\n"
     "  atoll-plan --model qwen2.5-7b --hosts 3 --strategy full_shard --micro-batch 1 --recompute "
     "full \\\n"
-    "      --framework pytorch-eager --measured 31589 --measured-one-host 36382";
+    "      --framework pytorch-eager --measured 31589 --measured-one-host 36382\n\n"
+    "Exit status: 0, or 1 after a failure, 2 for wrong flags or values of them.";
 
 train::Recompute recompute_from(const std::string& text) {
   return text == "full"        ? train::Recompute::full
@@ -365,6 +366,11 @@ int main(int argc, char** argv) {
   try {
     run(flags, app);
     return 0;
+  } catch (const atoll::Error& error) {
+    fmt::print(stderr, "atoll-plan: {}\n", error.what());
+    const bool is_usage = error.code() == atoll::ErrorCode::invalid_argument ||
+                          error.code() == atoll::ErrorCode::not_found;
+    return is_usage ? 2 : 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "atoll-plan: {}\n", error.what());
     return 1;
