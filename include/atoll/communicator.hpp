@@ -354,8 +354,8 @@ class ATOLL_API Registration {
 //   host: memory of a shared mapping with a file (a memfd, a file in /dev/shm) becomes as fast as
 //     memory from allocate(). The pages of malloc belong to one process, so a registration leaves
 //     their cost as it is.
-//   verbs: inside a host as on host. Between hosts the adapters of this rank register the memory
-//     once, and other ranks then write to it without a copy.
+//   verbs: inside a host the same as `host`. Between hosts the adapters of this rank register the
+//     memory once, and other ranks then write to it without a copy.
 //   nccl: NCCL registers the memory with its networks and, where it can, with other GPUs. Then
 //     either all ranks must pass registered memory in a call, at the same offset, or none.
 //   mpi: a registration has no effect.

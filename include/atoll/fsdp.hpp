@@ -201,8 +201,8 @@ class ATOLL_API Unit {
 };
 
 // The device bytes that this rank uses for each purpose. Engine::seal() sets all members except
-// `optimizer`, to which the constructor of Optimizer and Engine::add_state() add, and
-// `activations`.
+// `activations`, which the caller sets, and `optimizer`. The constructor of Optimizer adds to
+// `optimizer` and `staging`, and Engine::add_state() adds to `optimizer`.
 struct ATOLL_API MemoryPlan {
   std::uint64_t parameters = 0;  // bytes of the f32 master shards
   std::uint64_t resident = 0;    // bytes of parameters that stay unsharded, with their masters

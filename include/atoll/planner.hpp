@@ -57,7 +57,7 @@ struct DeviceOptions {
   // Limit of allocated bytes; 0: no limit. An allocation beyond the limit throws
   // Error(out_of_memory).
   std::uint64_t memory_bytes = 0;
-  double memory_gbyte_s = 1000;  // bandwidth of the memory for the library's kernels
+  double memory_gbyte_s = 1000;  // memory bandwidth that atoll's kernels reach
   // The bandwidth for single kernels by name ("adamw", "cast", "add", "fill", ...), where it was
   // measured.
   std::map<std::string, double, std::less<>> kernel_gbyte_s{};

@@ -155,7 +155,7 @@ class ReduceScatter {
   std::byte* out_;
   Exchange& exchange_;
   int host_;
-  std::vector<int> sends_to_;       // ranks whose blocks this rank sums for its host
+  std::vector<int> sends_to_;       // ranks that get this host's sum of their block from this rank
   std::vector<int> receives_from_;  // ranks that send sums for this rank's block, in host order
   std::size_t piece_ = 0;
   std::size_t pieces_ = 0;

@@ -10,8 +10,8 @@ namespace atoll_v1::atoll::fsdp {
 // The path "out/" means "out".
 std::filesystem::path without_slash(const std::filesystem::path& folder);
 
-// Returns the folder to which `folder` leads if it is a symbolic link, which may not exist yet;
-// otherwise `folder` itself without_slash(). Throws Error(io).
+// If `folder` is a symbolic link, returns the folder to which it leads, even if that does not exist
+// yet. Otherwise returns without_slash(folder). Throws Error(io).
 std::filesystem::path without_link(const std::filesystem::path& folder);
 
 std::filesystem::path partial_of(const std::filesystem::path& folder);
@@ -27,8 +27,8 @@ class SaveFolder {
  public:
   // Makes an empty folder partial_of(folder). `mine` is the result of the engine's last publish().
   // Throws Error(invalid_argument) if `folder` is empty or has no name, and Error(io) if another
-  // engine has locked the folder, or if save() may not replace what is there: only an empty folder,
-  // or a folder that contains the files of a checkpoint and nothing else.
+  // engine has locked the folder, or if save() may not replace what is there. It may replace only
+  // an empty folder, or a folder that contains the files of a checkpoint and nothing else.
   SaveFolder(std::filesystem::path folder, const net::Fd& mine);
   ~SaveFolder();
   SaveFolder(const SaveFolder&) = delete;

@@ -140,7 +140,8 @@ std::optional<Error> error_of(const BackendCommunicator& group, MemoryCall call,
 }
 
 // Compares the call over the ranks of one group. `error` is an error that this rank has already.
-// Returns the error that all of them throw. Throws errors that end the comparison.
+// Returns the error that all ranks of the group must throw, if any. Throws the errors of the
+// exchange itself, for example when a rank is absent.
 std::optional<Error> compare(const BackendCommunicator& group, MemoryCall call, std::size_t bytes,
                              std::optional<Error> error) {
   MemoryWish mine{.rank = group.world().rank(), .call = call, .bytes = bytes};

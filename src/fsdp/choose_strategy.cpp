@@ -212,8 +212,8 @@ std::string explain(const StrategyQuestion& q, const std::vector<StrategyEstimat
   if (const auto* next = fastest(all, taken.strategy)) {
     const bool tied = next->seconds <= taken.seconds * (1 + tie);
     const char* relation = !tied                       ? "the next fastest is"
-                           : next->bytes > taken.bytes ? "equally fast within 1 % but larger is"
-                                                       : "equally fast and equally large is";
+                           : next->bytes > taken.bytes ? "a larger strategy, as fast within 1 %, is"
+                                                       : "a strategy as fast and as large is";
     text += fmt::format("; {} {} with {} and {}", relation, name(next->strategy), time_of(*next),
                         size_text(next->bytes));
   }

@@ -204,7 +204,7 @@ std::size_t PassState::enter_backward(Unit& unit) {
 }
 
 std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
-  ATOLL_ASSERT(active_, "a scope needs a pass");
+  ATOLL_ASSERT(active_, "a scope was opened, but no pass has begun");
   const UnitState& state = state_of(unit);
   const std::size_t position = position_;
   Stream& compute = this->compute();

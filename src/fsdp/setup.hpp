@@ -109,7 +109,7 @@ struct EngineAccess {
   static Reducing& reducing(Engine& engine) noexcept;
   static PassState& pass(Engine& engine) noexcept;
   static const EngineLink& link(const Engine& engine) noexcept;
-  // Do the work of these functions of Engine, but do not declare that the parameters have values.
+  // Do the work of these functions of Engine, but do not set EngineSetup::has_values.
   static void parameters_changed(Engine& engine, Stream& compute);
   static void refresh(Engine& engine);
   // Does the work of Engine::assign() on this rank alone, with refresh() above. `fill` returns

@@ -29,8 +29,8 @@ constexpr milliseconds failed_patience{1000};
 // The most that one turn of the loop handles: events, and connections accepted from each listener.
 constexpr std::size_t events_per_turn = 256;
 constexpr int accepts_per_turn = 64;
-// The longest wait of a turn, in milliseconds. epoll_wait() does not notice when this process
-// closes the descriptors, but its next call does.
+// The longest wait of one turn of the loop, in milliseconds. If the program closes the epoll
+// descriptor, a waiting epoll_wait() does not notice it, but the next call fails.
 constexpr std::int64_t longest_turn = 1'000;
 // Pause after accept() has found no free descriptor.
 constexpr milliseconds accept_pause{100};

@@ -3,8 +3,8 @@
 
   ATOLL_PLAN=build/release/bin/atoll-plan tests/planner/field_runs.py tests/planner/field_runs.csv --json predictions.json
 
-README.md describes the columns. Constants of the planner come from micro-benchmarks and data sheets, never from rows.csv,
-so its errors are those of a prediction. Fails if a row is not predicted, or if a mean error of rows.csv grows.
+README.md describes the columns. Constants of the planner come from micro-benchmarks and data sheets, never from
+field_runs.csv, so its errors are those of a prediction. Fails if a row is not predicted, or if a mean error of field_runs.csv grows.
 """
 import argparse
 import concurrent.futures

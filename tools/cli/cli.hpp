@@ -72,8 +72,8 @@ struct ForeignName {
   std::string_view ours;
 };
 
-// Returns the word with the name most similar to `word`; "" if none is similar. Case, and "_" or
-// "-", make no difference.
+// Returns the word of `words` that is most similar to `word`; "" if none is similar. The comparison
+// ignores case and leading hyphens, and treats "_" as "-".
 std::string nearest(std::string_view word, const std::vector<std::string>& words);
 
 // Returns what is wrong. For an unknown flag it suggests the flag that `foreign` gives for its

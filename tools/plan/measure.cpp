@@ -360,8 +360,8 @@ void use(const MeasuredMachine& machine, Cluster& cluster) {
   cluster.compute.memory_gbyte_s = machine.copy_gbyte_s;
   cluster.ranks_per_host = machine.ranks;
   // A collective computes on the cores of its rank, and between hosts mostly waits for the wire.
-  // These are estimates: without --curve, a collective copies each byte four times, and hosts
-  // have 8 Gbit/s.
+  // All values below are estimates: a collective inside a host copies each byte four times, and a
+  // host has a network of 8 Gbit/s. --curve gives measured rates instead.
   cluster.fabric = {};
   cluster.fabric.compute_share = 1;
   cluster.fabric.inter_compute_share = 0.2;

@@ -17,7 +17,7 @@ struct RunSettings {
   std::string strategy{}, mesh{}, dtype{}, reduce_dtype{}, moments{}, recompute{}, prefetch{};
   std::int64_t seq = 0;  // tokens of the longest row
   std::int64_t micro_batch = 0, global_batch = 0;
-  int hosts = 1, ranks_per_host = 1;  // with --islands: islands and their ranks
+  int hosts = 1, ranks_per_host = 1;  // with --islands: number of islands, and ranks per island
   std::int64_t lora_rank = 0;
   bool fp8 = false;
   // Flags that change the speed but that no prediction considers, with their values.

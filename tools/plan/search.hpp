@@ -22,7 +22,7 @@ struct SearchSpace {
   std::vector<std::int64_t> micro_batches{};  // rows of a micro batch
   std::vector<int> prefetches{};              // units gathered ahead of compute; empty: the job's
   std::vector<atoll::DType> dtypes{};  // types of parameters and activations; empty: the job's
-  bool reduces_in_dtype = false;       // gradients are reduced in the type of `dtypes`
+  bool reduces_in_dtype = false;       // gradients are reduced in the type of the parameters
   std::int64_t global_batch = 0;       // rows of a step over all ranks; 0: the job's micro batches
 };
 

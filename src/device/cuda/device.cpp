@@ -465,9 +465,9 @@ class CudaDevice final : public DeviceBackend {
   CudaOps ops_;
 };
 
-// The streams of a GPU share 8 hardware queues by default, and work in one queue waits for the work
-// before it, whatever its stream. An engine, NCCL and the trainer have some 20 streams. The driver
-// reads the variable when it makes the first context.
+// Requests 32 hardware queues. By default the streams of a GPU share 8, and work in a queue waits
+// for the work before it, whatever its stream. An engine, NCCL and the trainer have 20 streams or
+// so. The driver reads CUDA_DEVICE_MAX_CONNECTIONS when it makes the first context.
 void request_queues() noexcept {
   [[maybe_unused]] static const bool once = [] {
     if (std::getenv(queues_variable) != nullptr) return true;  // keeps the user's value

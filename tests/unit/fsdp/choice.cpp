@@ -76,7 +76,7 @@ TEST_CASE("choice: one host, where the smaller strategy wins ties") {
   CHECK(one.strategy == Strategy::shard_grad);
   MESSAGE(one.why);
   CHECK(has(one.why, "GB per rank of 72 GB (80 GB less 10 %)"));
-  CHECK(has(one.why, "equally fast within 1 % but larger is shard_optimizer"));
+  CHECK(has(one.why, "a larger strategy, as fast within 1 %, is shard_optimizer"));
   // With four micro batches instead of one, accumulating unsharded gradients saves so much
   // communication that choose_strategy() returns shard_optimizer.
   asked.micro_batches = 4;

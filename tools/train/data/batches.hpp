@@ -90,7 +90,7 @@ struct StepPlan {
   std::int64_t real = 0;
   std::int64_t padded = 0;
   int micro_batches = 0;         // number of micro batches on each rank
-  std::int32_t micro_rows = 0;   // most rows of a micro batch, at most BatchOptions::micro_batch
+  std::int32_t micro_rows = 0;   // rows of the largest micro batch, up to BatchOptions::micro_batch
   std::vector<RowShape> shapes;  // element r * micro_batches + m: micro batch m of rank r
   std::vector<std::int64_t> lengths;  // lengths of all rows, or of all documents if packed
   std::vector<Row> rows;              // this rank's rows, ordered by micro batch

@@ -25,7 +25,7 @@ struct Sample {
   std::int64_t valid = 0;  // labels that are not ignored
 };
 
-// Figures of one set of documents, for the lines at the start of a run.
+// Statistics of one set of documents, which a run prints when it starts.
 struct SetStatistics {
   std::string name;
   double weight = 1;
@@ -85,7 +85,7 @@ class Dataset {
   std::shared_ptr<const Samples> rows_;
 };
 
-// Figures of samples in memory, in which each sample counts as a document.
+// Measures samples in memory. Each sample counts as one document.
 SetStatistics measure(const Samples& rows, std::string name);
 
 // Sets the members of `result` that describe lengths; `documents` and `tokens` must be set. If

@@ -45,7 +45,7 @@ double measure(atoll::World& world, const Machine& machine, atoll::DType dtype, 
 std::string cpu_model() {
   std::ifstream in("/proc/cpuinfo");
   std::string line, name, numbers;
-  while (std::getline(in, line) && !line.empty()) {  // an empty line ends the first processor
+  while (std::getline(in, line) && !line.empty()) {  // stops after the first processor's entry
     const std::size_t colon = line.find(':');
     if (colon == line.npos || colon + 2 > line.size()) continue;
     const std::string value = line.substr(colon + 2);

@@ -231,7 +231,7 @@ void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::
   require(options.secondary_shards == 0 || world.size() % options.secondary_shards == 0,
           "--secondary-shards {}: {} ranks do not form groups of {}", options.secondary_shards,
           world.size(), options.secondary_shards);
-  // A job of several ranks finds out later, when it opens its backend.
+  // A job of several ranks notices a missing backend later, when it opens the backend.
   if (world.size() > 1 || options.backend.empty()) return;
   std::vector<std::string> names;
   for (const auto& backend : atoll::available_backends(world, kind)) names.push_back(backend.name);

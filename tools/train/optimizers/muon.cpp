@@ -53,7 +53,7 @@ Options completed(Options options, const fsdp::Engine& engine) {
     throw atoll::Error(atoll::ErrorCode::unsupported,
                        "Muon: needs Options::arithmetic and Options::multiply for " +
                            std::string(engine.device().name()) +
-                           ", such as cuda_arithmetic() and products of cuBLAS");
+                           ", such as cuda_arithmetic() and matrix products by cuBLAS");
   }
   if (options.products != atoll::DType::f32 && options.products != atoll::DType::bf16) {
     throw atoll::Error(atoll::ErrorCode::invalid_argument,

@@ -8,7 +8,7 @@
 namespace train {
 
 struct RunWarning {
-  std::string id;        // name of the trap, such as "padding"
+  std::string id;        // name of the warning, such as "padding"
   std::string evidence;  // what was seen, with figures
   std::string remedy;    // what to change
 };

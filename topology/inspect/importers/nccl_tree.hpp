@@ -66,7 +66,7 @@ bool is_plain(std::string_view text);
 
 // The kind of end that an <nvlink> or <xgmi> element of a GPU leads to.
 enum class LinkEnd {
-  itself,  // the GPU itself: a mistake in some templates, which is ignored
+  itself,  // the GPU itself: some topology files contain this mistake; such links are ignored
   gpu,     // another GPU of this host, which the file describes
   // GPU that is not in the file: files contain only the GPUs of the job that wrote them.
   unseen_gpu,

@@ -1,4 +1,5 @@
-// Sizes, blocks of queries, visible keys, softmax and results, for both attention kernels.
+// What the f32 and bf16 attention kernels share: sizes, blocks of queries, visible keys, softmax
+// and results.
 // Highway's foreach_target includes this file once per target, hence no #pragma once.
 #if defined(TRAIN_MODEL_CPU_ATTENTION_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TRAIN_MODEL_CPU_ATTENTION_INL_H
