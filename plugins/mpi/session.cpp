@@ -11,14 +11,11 @@
 #include <string_view>
 #include <utility>
 
-#include "device/cpu/reduce.hpp"
+#include "sdk/backend.hpp"
 
 namespace atoll_mpi {
 namespace {
 
-using atoll_v1::atoll::DType;
-using atoll_v1::atoll::ReduceOp;
-namespace cpu = atoll_v1::atoll::cpu;
 using Clock = std::chrono::steady_clock;
 
 // Preference of the mpi backend if an MPI launcher started the process.
@@ -77,23 +74,36 @@ void raise_library_scope() {
   dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
-DType integer_type(MPI_Datatype type) {
-  if (type == MPI_INT8_T) return DType::i8;
-  if (type == MPI_UINT16_T) return DType::u16;
-  if (type == MPI_UINT32_T) return DType::u32;
-  if (type == MPI_UINT64_T) return DType::u64;
-  return DType::u8;
+template <class T, class Combine>
+void combine_as(const void* in, void* in_out, int n, Combine combine) {
+  const auto* from = static_cast<const T*>(in);
+  auto* to = static_cast<T*>(in_out);
+  for (int i = 0; i < n; ++i) to[i] = static_cast<T>(combine(to[i], from[i]));
 }
 
-// The function of an MPI operator for the types of integer_type().
-template <ReduceOp op>
-void combine(void* in, void* in_out, int* n, MPI_Datatype* type) noexcept {
-  const std::array<const void*, 2> parts{in_out, in};
-  cpu::reduce_into({.dsts = {&in_out, 1},
-                    .parts = parts,
-                    .count = static_cast<std::uint64_t>(*n),
-                    .dtype = integer_type(*type),
-                    .op = op});
+template <class Combine>
+void combine_integers(const void* in, void* in_out, int n, MPI_Datatype type, Combine combine) {
+  if (type == MPI_INT8_T) return combine_as<std::int8_t>(in, in_out, n, combine);
+  if (type == MPI_UINT16_T) return combine_as<std::uint16_t>(in, in_out, n, combine);
+  if (type == MPI_UINT32_T) return combine_as<std::uint32_t>(in, in_out, n, combine);
+  if (type == MPI_UINT64_T) return combine_as<std::uint64_t>(in, in_out, n, combine);
+  combine_as<std::uint8_t>(in, in_out, n, combine);
+}
+
+// Sums and products are computed as unsigned 64-bit integers, which wrap around.
+std::uint64_t wide(auto value) { return static_cast<std::uint64_t>(value); }
+
+extern "C" void sum_integers(void* in, void* in_out, int* n, MPI_Datatype* type) {
+  combine_integers(in, in_out, *n, *type, [](auto a, auto b) { return wide(a) + wide(b); });
+}
+extern "C" void min_integers(void* in, void* in_out, int* n, MPI_Datatype* type) {
+  combine_integers(in, in_out, *n, *type, [](auto a, auto b) { return std::min(a, b); });
+}
+extern "C" void max_integers(void* in, void* in_out, int* n, MPI_Datatype* type) {
+  combine_integers(in, in_out, *n, *type, [](auto a, auto b) { return std::max(a, b); });
+}
+extern "C" void product_of_integers(void* in, void* in_out, int* n, MPI_Datatype* type) {
+  combine_integers(in, in_out, *n, *type, [](auto a, auto b) { return wide(a) * wide(b); });
 }
 
 // Throws an Error with this status unless the process has the same rank and size in MPI as in the
@@ -193,10 +203,10 @@ void Session::start(const atoll_core& core, const atoll_group& group) {
     verify(group, ATOLL_MISMATCH);
     check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Op_create(combine<ReduceOp::sum>, 1, &integers_.sum), "MPI_Op_create");
-    check(MPI_Op_create(combine<ReduceOp::min>, 1, &integers_.min), "MPI_Op_create");
-    check(MPI_Op_create(combine<ReduceOp::max>, 1, &integers_.max), "MPI_Op_create");
-    check(MPI_Op_create(combine<ReduceOp::product>, 1, &integers_.product), "MPI_Op_create");
+    check(MPI_Op_create(sum_integers, 1, &integers_.sum), "MPI_Op_create");
+    check(MPI_Op_create(min_integers, 1, &integers_.min), "MPI_Op_create");
+    check(MPI_Op_create(max_integers, 1, &integers_.max), "MPI_Op_create");
+    check(MPI_Op_create(product_of_integers, 1, &integers_.product), "MPI_Op_create");
     state_ = State::running;
   }
   verify(group, ATOLL_MISMATCH);

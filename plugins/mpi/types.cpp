@@ -4,16 +4,30 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <type_traits>
 
-#include "device/cpu/reduce.hpp"
 #include "sdk/backend.hpp"
 
 namespace atoll_mpi {
 namespace {
 
-using atoll_v1::atoll::DType;
-using atoll_v1::atoll::ReduceOp;
-namespace cpu = atoll_v1::atoll::cpu;
+template <class T>
+void divide_typed(void* dst, std::uint64_t count, std::int32_t n) {
+  // The divisor may exceed the range of a small integer type.
+  using Integer = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+  using Wide = std::conditional_t<std::is_integral_v<T>, Integer, T>;
+  T* values = static_cast<T*>(dst);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<T>(static_cast<Wide>(values[i]) / static_cast<Wide>(n));
+  }
+}
+
+template <class T>
+void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
+  const T* from = static_cast<const T*>(src);
+  T* to = static_cast<T*>(dst);
+  for (std::uint64_t i = 0; i < count; ++i) to[i] = factor * from[i];
+}
 
 [[noreturn]] void unknown(const char* what, std::int32_t value) {
   throw Error(ATOLL_UNSUPPORTED, std::string(what) + " " + std::to_string(value) +
@@ -53,27 +67,37 @@ bool scaled(const atoll_operation& operation) noexcept {
 }
 
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) {
-  const void* const part = dst;
-  cpu::reduce_into({.dsts = {&dst, 1},
-                    .parts = {&part, 1},
-                    .count = count,
-                    .dtype = static_cast<DType>(dtype),
-                    .op = ReduceOp::avg,
-                    .divisor = n});
+  switch (dtype) {
+    case ATOLL_F32:
+      return divide_typed<float>(dst, count, n);
+    case ATOLL_F64:
+      return divide_typed<double>(dst, count, n);
+    case ATOLL_I32:
+      return divide_typed<std::int32_t>(dst, count, n);
+    case ATOLL_I64:
+      return divide_typed<std::int64_t>(dst, count, n);
+    case ATOLL_U8:
+      return divide_typed<std::uint8_t>(dst, count, n);
+    case ATOLL_I8:
+      return divide_typed<std::int8_t>(dst, count, n);
+    case ATOLL_U16:
+      return divide_typed<std::uint16_t>(dst, count, n);
+    case ATOLL_U32:
+      return divide_typed<std::uint32_t>(dst, count, n);
+    case ATOLL_U64:
+      return divide_typed<std::uint64_t>(dst, count, n);
+  }
+  unknown("an average of element type", dtype);
 }
 
 std::byte* scale(std::byte* dst, const std::byte* src, std::uint64_t count,
                  const atoll_operation& operation) {
-  if (scaled(operation)) {
-    void* const to = dst;
-    const void* const part = src;
-    cpu::reduce_into({.dsts = {&to, 1},
-                      .parts = {&part, 1},
-                      .factors = &operation.factor,
-                      .count = count,
-                      .dtype = static_cast<DType>(operation.dtype)});
-  } else if (dst != src) {
-    std::memcpy(dst, src, count * dtype_size(operation.dtype));
+  if (!scaled(operation)) {
+    if (dst != src) std::memcpy(dst, src, count * dtype_size(operation.dtype));
+  } else if (operation.dtype == ATOLL_F32) {
+    multiply_typed(dst, src, count, static_cast<float>(operation.factor));
+  } else {
+    multiply_typed(dst, src, count, operation.factor);
   }
   return dst;
 }

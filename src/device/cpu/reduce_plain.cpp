@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <memory>
 #include <type_traits>
+#include <vector>
 
 #include "device/cpu/reduce.hpp"
 #include "device/element_type.hpp"
@@ -49,8 +49,7 @@ class PlainReducer {
   explicit PlainReducer(const Reduction& r)
       : reduction_(r),
         // If the parts form blocks, the tree can have one more level.
-        scratch_(std::make_unique_for_overwrite<A[]>(
-            (static_cast<std::size_t>(std::bit_width(r.parts.size())) + 2) * piece_elements)) {}
+        scratch_((static_cast<std::size_t>(std::bit_width(r.parts.size())) + 2) * piece_elements) {}
 
   void run() {
     for (std::uint64_t first = 0; first < reduction_.count; first += piece_elements) {
@@ -69,7 +68,7 @@ class PlainReducer {
   // `depth`.
   void node(std::size_t lo, std::size_t n, std::uint64_t first, std::size_t count,
             std::size_t depth) {
-    A* const mine = scratch_.get() + depth * piece_elements;
+    A* const mine = scratch_.data() + depth * piece_elements;
     if (n == 1) {
       const T* const part = static_cast<const T*>(reduction_.parts[lo]) + first;
       for (std::size_t i = 0; i < count; ++i) mine[i] = widen(part[i]);
@@ -89,7 +88,7 @@ class PlainReducer {
   }
 
   const Reduction& reduction_;
-  std::unique_ptr<A[]> scratch_;
+  std::vector<A> scratch_;
 };
 
 template <class T>
