@@ -43,7 +43,7 @@ def check_assumptions(folder):
     assert {"gpu", "links_inside_host", "links_between_hosts", "sequence_length", "rows_per_step", "dtype", "recomputation",
             "tokens_per_s"} <= set(found["assumptions"]), found
     assert "cluster-toolkit" in text and "8x400G by assumption" in text and "atoll-train plans the mesh 3x8" in text, text
-    assert re.search(r"Below [0-9.]+ GB/s a host, hybrid_shard 3x8 wins", text), text
+    assert re.search(r"Below [0-9.]+ GB/s a host, hybrid_shard_grad 3x8 wins", text), text
     help_text = " ".join(run("--help-all").split())
     for default in ("--gpu TEXT=H100", "=8x400G", "--seq INT:INT in [1 - 16777215]=2048", "--hosts INT:INT in [0 - 8192]=1"):
         assert default in help_text, (default, help_text)
