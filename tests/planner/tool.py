@@ -118,9 +118,9 @@ def check_table(folder):
     tied = sum(speed > 0.97 * speeds[0] for speed in speeds[1:])
     assert text.count("tied with the first") == tied, text
     both = run("--model", "qwen2.5-7b", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "none", "--dtype", "auto")
-    assert both.index("bf16") < both.index("f32"), both
+    assert results(both).index("bf16") < results(both).index("f32"), both
     small = run("--layers", "4", "--hidden", "1024", "--heads", "8", "--ffn", "2048", "--strategy", "no_shard", "--top", "1")
-    assert "no_shard" in small and small != run("--strategy", "no_shard", "--top", "1"), small
+    assert "no_shard" in small and results(small) != results(run("--strategy", "no_shard", "--top", "1")), small
     steps = {}
     for attention in ("fused", "eager"):
         run("--model", "llama-3.1-8b", "--micro-batch", "1", "--attention", attention, "--json", folder / "attention.json")
@@ -274,8 +274,9 @@ def check_curves(folder):
     done = subprocess.run([PLAN, *job, "--curve", used, "--curve", unused], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
     assert "unused.json" in done.stderr and "4 ranks on 1 host(s)" in done.stderr, done.stderr
-    assert done.stdout != run(*job), "the measured curve changes nothing"
-    assert run(*job, "--curve", used, "--busbw", "2") != run(*job, "--curve", used), "a degraded fabric changes nothing"
+    assert results(done.stdout) != results(run(*job)), "the measured curve changes nothing"
+    slow = results(run(*job, "--curve", used, "--busbw", "2"))
+    assert slow != results(run(*job, "--curve", used)), "a degraded fabric changes nothing"
     (folder / "bf16.json").write_text(used.read_text().replace('"f32"', '"bf16"'))
     message = run(*job, "--curve", folder / "bf16.json", code=1)
     assert "no rows of f32" in message and message.count("\n") == 1, message
