@@ -201,11 +201,11 @@ def check_run(folder):
     assert text == explain("--strategy", "full_shard", "--seq", "2048", "--hosts", "3"), "the same settings are accepted"
     for flag, value, had in (("--strategy", "hybrid_shard", "full_shard"), ("--seq", "1024", "2048"), ("--hosts", "2", "3"),
                              ("--mesh", "3x8", "1x24"), ("--micro-batch", "2", "1"), ("--recompute", "none", "full")):
-        message = explain(flag, value, code=1)
+        message = explain(flag, value, code=2)
         assert message == f"atoll-plan: {flag} {value}: the run of --explain had {had}; leave the flag out\n", message
-    message = explain("--vocab", "1000", code=1)
+    message = explain("--vocab", "1000", code=2)
     assert "but the run had 7615616512" in message and message.count("\n") == 1, message
-    message = explain(metrics=dict(metrics, gpu0=None), code=1)
+    message = explain(metrics=dict(metrics, gpu0=None), code=2)
     assert "the run was on CPUs: add --machine" in message and message.count("\n") == 1, message
     message = explain(args=dict(args, seq="long"), code=1)
     assert 'run_args.json: "seq" is not an integer' in message and message.count("\n") == 1, message
@@ -213,7 +213,7 @@ def check_run(folder):
     for key in ("strategy", "mesh", "dtype", "reduce_dtype", "moments", "recompute", "optimizer"):
         message = explain(args=dict(args, **{key: "\x1b[2Jodd"}), code=1)
         assert f'run_args.json: "{key}" is "\\u001b[2Jodd", and must be ' in message and message.count("\n") == 1, message
-    message = explain(args=dict(args, model="\x1b[2Jodd"), code=1)
+    message = explain(args=dict(args, model="\x1b[2Jodd"), code=2)
     assert 'the model of the run, "\\u001b[2Jodd", is neither' in message and message.count("\n") == 1, message
     uneven = dict(hosts=[dict(name="a", ranks=[0]), dict(name="b", ranks=[1, 2])])
     assert "different numbers of ranks" in explain(args=dict(args, world_size=3, plan=uneven), code=1)
@@ -226,7 +226,7 @@ def check_run(folder):
     assert explain(metrics=dict(metrics, parameters=7615616512 - 2 * 3584 * (152064 - 32000))) != text
     # 16 layers of Mistral have as many parameters as some ids, which explains nothing.
     small = dict(args, model="mistral-7b")
-    message = explain("--layers", "16", args=small, metrics=dict(metrics, parameters=7241732096), code=1)
+    message = explain("--layers", "16", args=small, metrics=dict(metrics, parameters=7241732096), code=2)
     assert "but the run had 7241732096" in message and message.count("\n") == 1, message
     assert "fp8, not measured" not in explain(args=dict(args, fp8=True)) and "in fp8 at 1978" in explain(args=dict(args, fp8=True))
     for changed, named in [(dict(optimizer="muon"), "--optimizer muon"), (dict(lora_rank=8, lora_base="int8"), "--lora-base int8")]:
@@ -297,7 +297,7 @@ def check_measure(folder):
     done = subprocess.run([PLAN, "--machine", folder / "machine.json", *job[:4], "--seq", "128", "--micro-batch", "1", "--strategy",
                            "no_shard", "--recompute", "none"], capture_output=True, text=True, timeout=60)
     assert "operations were not measured" in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    message = run("--measure", folder / "x.json", "--model", "llama-3.1-8b", "--gpus-per-host", "256", code=1)
+    message = run("--measure", folder / "x.json", "--model", "llama-3.1-8b", "--gpus-per-host", "256", code=2)
     assert "--measure: 256 processes need" in message and message.count("\n") == 1, message
 
 
@@ -317,63 +317,63 @@ def check_measured_gpu(folder):
     assert times[1] > times[0], times
     (folder / "new.json").write_text(json.dumps(dict(gpu, device="NVIDIA H20")))
     other = ["--machine", folder / "new.json", *job[2:]]
-    assert "no data sheet is known: add --gpu" in run(*other, code=1)
+    assert "no data sheet is known: add --gpu" in run(*other, code=2)
     run(*other, "--gpu", "A100", "--json", folder / "gpu-plan.json")
     assert found_in(folder / "gpu-plan.json")[0]["mfu"] > 1e-4  # of the measured peak
     for flags, text in ((["--gpu", "A100"], "was measured on NVIDIA H100"), (["--inter", "pigeons", "--hosts", "2"], "pigeons")):
-        message = run(*job, *flags, code=1)
+        message = run(*job, *flags, code=2)
         assert text in message and message.count("\n") == 1, message
     for flag in ("--intra", "--inter", "--topology"):
         value = "hgx-h100x16" if flag == "--topology" else "NVLink"
-        message = run("--machine", folder / "machine.json", flag, value, code=1)
+        message = run("--machine", folder / "machine.json", flag, value, code=2)
         assert f"{flag} has no effect beside --machine" in message and message.count("\n") == 1, message
     done = subprocess.run([PLAN, "--measure", folder / "x.json", "--device", "cuda", "--model", "mistral-tiny"],
                           env=dict(os.environ, CUDA_VISIBLE_DEVICES=""), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "sees no GPU" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert done.returncode == 2 and "sees no GPU" in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 def check_wrong(folder):
     for flags, code, text in (
-            (["--gpu", "abacus"], 1, "unknown GPU \"abacus\""),
-            (["--model", "nonsense"], 1, "nonsense"),
+            (["--gpu", "abacus"], 2, "unknown GPU \"abacus\""),
+            (["--model", "nonsense"], 2, "nonsense"),
             (["--strategy", "ddp"], 2, "--strategy: ddp not in {auto,no_shard,"),
             (["--hosts", "-1"], 2, "--hosts"),
-            (["--hosts", "2", "--busbw", "5000"], 1, "only 400 GB/s"),
+            (["--hosts", "2", "--busbw", "5000"], 2, "only 400 GB/s"),
             (["--price", "2"], 2, "--price requires --tokens"),
-            (["--peak", "100"], 1, "--peak, --memory and --bandwidth: give all three"),
-            (["--gpu", "A100", "--fp8"], 1, "no products in fp8 on A100"),
-            (["--fp8", "--dtype", "f32"], 1, "--fp8 needs --dtype bf16"),
-            (["--fp8", "--framework", "pytorch-eager"], 1, "for --framework atoll only"),
-            (["--lora-rank", "20000"], 1, "the rank must be in [1, 10000]"),
-            (["--measured-one-host", "5"], 1, "--measured-one-host needs"),
-            (["--seq", "16777215", "--micro-batch", "64"], 1, "too many"),
+            (["--peak", "100"], 2, "--peak, --memory and --bandwidth: give all three"),
+            (["--gpu", "A100", "--fp8"], 2, "no products in fp8 on A100"),
+            (["--fp8", "--dtype", "f32"], 2, "--fp8 needs --dtype bf16"),
+            (["--fp8", "--framework", "pytorch-eager"], 2, "for --framework atoll only"),
+            (["--lora-rank", "20000"], 2, "the rank must be in [1, 10000]"),
+            (["--measured-one-host", "5"], 2, "--measured-one-host needs"),
+            (["--seq", "16777215", "--micro-batch", "64"], 2, "too many"),
             (["--seq", "16777216"], 2, "--seq"),
             (["--busbw", "nan"], 2, "--busbw: nan must be at least 0"),
             (["--tokens", "inf"], 2, "--tokens: inf must be at least 0"),
             (["--attention", "flash"], 2, "flash not in {fused,eager}"),
             (["--dtype", "fp8"], 2, "fp8 not in {bf16,f32,auto}"),
-            (["--inter", "1000x400G"], 1, "inter \"1000x400G\" is unknown"),
-            (["--hosts", "2", "--mesh", "3x8", "--strategy", "full_shard"], 1, "does not have the 16 ranks"),
-            (["--hosts", "2", "--mesh", "3x8", "--strategy", "hybrid_shard"], 1, "does not have the 16 ranks"),
-            (["--hosts", "2", "--global-batch", "7"], 1, "--global-batch 7"),
-            (["--strategy", "hybrid_shard", "--gpus-per-host", "2"], 1, "hybrid strategies need several hosts"),
+            (["--inter", "1000x400G"], 2, "inter \"1000x400G\" is unknown"),
+            (["--hosts", "2", "--mesh", "3x8", "--strategy", "full_shard"], 2, "does not have the 16 ranks"),
+            (["--hosts", "2", "--mesh", "3x8", "--strategy", "hybrid_shard"], 2, "does not have the 16 ranks"),
+            (["--hosts", "2", "--global-batch", "7"], 2, "--global-batch 7"),
+            (["--strategy", "hybrid_shard", "--gpus-per-host", "2"], 2, "hybrid strategies need several hosts"),
             (["--measured", "100", "--html", folder / "x"], 2, "--measured excludes --html"),
             (["--measure", folder / "x", "--curve", "x"], 2, "--curve excludes --measure"),
             (["--threads", "2"], 2, "--threads requires --measure"),
-            (["--machine", folder / "machine.json", "--gpu", "H100"], 1, "--gpu has no effect beside --machine"),
+            (["--machine", folder / "machine.json", "--gpu", "H100"], 2, "--gpu has no effect beside --machine"),
             (["--global-batch", "64", "--micro-batches", "2"], 2, "--global-batch excludes --micro-batches"),
-            (["--hidden", "100", "--heads", "3"], 1, "not a multiple of 3 heads"),
+            (["--hidden", "100", "--heads", "3"], 2, "not a multiple of 3 heads"),
             (["--layers", "0"], 2, "--layers: 0 must be above 0"),
             (["--vocab", "0"], 2, "--vocab"),
-            (["--gpu", "RTX A1000"], 1, "unknown GPU \"RTX A1000\""),
-            (["--global-batch", "34359738376"], 1, "more than 1048576 micro batches"),
+            (["--gpu", "RTX A1000"], 2, "unknown GPU \"RTX A1000\""),
+            (["--global-batch", "34359738376"], 2, "more than 1048576 micro batches"),
             (["--top", "0"], 2, "--top"),
-            (["--inter", "pigeons", "--hosts", "2"], 1, "pigeons"),
+            (["--inter", "pigeons", "--hosts", "2"], 2, "pigeons"),
             (["--recompute", "some"], 2, "--recompute: some not in {none,selective,full,auto}"),
             (["--prefetch", "9"], 2, "--prefetch: 9 not in {0,1,2,"),
             (["--framework", "jax"], 2, "--framework: jax not in {atoll,pytorch-eager,pytorch-compile}"),
-            (["--topology", "hgx-nothing"], 1, "hgx-nothing"),
-            (["--measured", "100"], 1, "candidates"),
+            (["--topology", "hgx-nothing"], 2, "hgx-nothing"),
+            (["--measured", "100"], 2, "candidates"),
             (["--explain", folder / "absent.json", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "none"],
              1, "absent.json"),
             (["--machine", __file__], 1, "not whole JSON: wrong or cut off at byte 0"),
