@@ -45,7 +45,7 @@ def check_assumptions(folder):
     assert "cluster-toolkit" in text and "8x400G by assumption" in text and "atoll-train plans the mesh 3x8" in text, text
     assert re.search(r"Below [0-9.]+ GB/s a host, hybrid_shard_grad 3x8 wins", text), text
     help_text = " ".join(run("--help-all").split())
-    for default in ("--gpu TEXT=H100", "=8x400G", "--seq INT:INT in [1 - 16777215]=2048", "--hosts INT:INT in [0 - 8192]=1"):
+    for default in ("CPU}=H100", "=8x400G", "--seq INT:INT in [1 - 16777215]=2048", "--hosts INT:INT in [0 - 8192]=1"):
         assert default in help_text, (default, help_text)
 
 
@@ -68,8 +68,8 @@ def check_gpus_and_models(folder):
     (snapshot / "config.json").write_text(json.dumps(shape))
     env = dict(os.environ, HF_HUB_CACHE=str(folder / "hub"))
     for model, code, expected in (("acme/small", 0, "small, 0.0001"), (snapshot, 0, "small, 0.0001"),
-                                  (snapshot / "config.json", 0, "B parameters"), ("acme/absent", 1, "`hf download acme/absent`"),
-                                  (folder, 1, "name the folder of a model"), ("x.json", 1, "--model x.json: no such file")):
+                                  (snapshot / "config.json", 0, "B parameters"), ("acme/absent", 2, "`hf download acme/absent`"),
+                                  (folder, 2, "name the folder of a model"), ("x.json", 2, "--model x.json: no such file")):
         done = subprocess.run([PLAN, "--model", model, "--micro-batch", "1"], capture_output=True, text=True, timeout=60, env=env)
         assert done.returncode == code and expected in (done.stderr if code else done.stdout), (model, done.stdout, done.stderr)
 

@@ -29,6 +29,7 @@ std::string roff(std::string_view text) {
       escaped += "\\-";
     } else {
       escaped += letter;
+      if (letter == ',') escaped += "\\:";  // a line may break here
     }
   }
   return escaped;

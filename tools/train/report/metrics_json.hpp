@@ -22,9 +22,9 @@ struct RunInfo {
   std::string dtype = "f32";  // type of the parameters that compute reads: f32 or bf16
   bool fp8 = false;           // products of the layers are in fp8
   std::string gpu;            // name of rank 0's GPU; empty on CPUs
-  std::string peak_source;    // where SpeedBase::peak_flops comes from: datasheet, measured or steps
-  std::string peak_detail;    // how SpeedBase::measured_flops was measured
-  std::string transports;     // transports between the ranks; empty with one rank
+  std::string peak_source;  // where SpeedBase::peak_flops comes from: datasheet, measured or steps
+  std::string peak_detail;  // how SpeedBase::measured_flops was measured
+  std::string transports;   // transports between the ranks; empty with one rank
   // Bytes per rank, the largest of all ranks; the plan is rank 0's.
   std::int64_t peak_memory_bytes = 0;     // peak resident memory of the process
   std::int64_t planned_memory_bytes = 0;  // the engine's memory plan, with activations
