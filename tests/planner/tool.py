@@ -231,7 +231,7 @@ def check_run(folder):
     assert "fp8, not measured" not in explain(args=dict(args, fp8=True)) and "in fp8 at 1978" in explain(args=dict(args, fp8=True))
     for changed, named in [(dict(optimizer="muon"), "--optimizer muon"), (dict(lora_rank=8, lora_base="int8"), "--lora-base int8")]:
         explain(args=dict(args, **changed))
-        done = subprocess.run([PLAN, "--explain", place], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([PLAN, "--explain", place, "--quiet"], capture_output=True, text=True, timeout=60)
         assert done.stderr == f"atoll-plan: warning: the run had {named}, which the prediction ignores\n", done.stderr
 
 
