@@ -38,7 +38,7 @@ TEST_CASE("a manual page has every option and section of --help") {
   for (const char* part :
        {".SH NAME\natoll\\-show \\- Shows a thing.\n", ".SH SYNOPSIS\n.B atoll\\-show\n",
         "\\fB\\-h\\fR, \\fB\\-\\-help\\fR\n",
-        "\\fB\\-\\-format\\fR \\fITEXT:{tree,json}=tree\\fR\nhow to show it\n",
+        "\\fB\\-\\-format\\fR \\fITEXT:{tree,\\:json}=tree\\fR\nhow to show it\n",
         ".SS Results\n.TP\n\\fB\\-o\\fR, \\fB\\-\\-output\\fR \\fIFILE\\fR\n"
         "\\&.svg or a path like C:\\ex\n",
         "\\fB\\-\\-quiet\\fR, \\fB\\-\\-loud\\fR\n", ".SH NOTES\nReads the machine.\n",
