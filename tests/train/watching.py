@@ -70,6 +70,12 @@ def check_evaluation(folder):
     assert f"loss {loss:.4f}," in again, again
     other = run([TRAIN, "evaluate", "mistral-tiny", "--data", "demo", "--resume", folder / "epochs" / "checkpoint", "--seed", "5"])
     assert "of demo" in other, other
+    assert "name a model" in run([TRAIN, "evaluate", "--data", "demo"], code=2)
+    # A start without steps to do keeps the records of those that were done.
+    train = [TRAIN, "--model", *flags, "--global-batch", "4", "--lr", "0", "--peak-seconds", "0.01", "--quiet", "--out", folder / "epochs"]
+    run([*train, "--epochs", "1", "--resume", "auto"])
+    run([*train, "--epochs", "0.5", "--resume", folder / "epochs" / "checkpoints" / "step-00000001"])
+    assert len(list(open(folder / "epochs" / "steps.jsonl"))) == 2
     missing = run([TRAIN, "evaluate", *flags, "--resume", "auto", "--out", folder / "nothing"], code=1)
     assert "--evaluate: --resume auto found no checkpoint in " in missing, missing
     assert "no-such-model" in run([TRAIN, "evaluate", "no-such-model", "--data", "demo"], code=1)

@@ -135,6 +135,8 @@ std::string wrong_flag(const CLI::App& app, const train::RunOptions& options) {
   if (options.warmup_ratio > 0 && app.count("--warmup-steps") > 0) {
     return "--warmup-ratio and --warmup-steps: use one of them";
   }
+  if (options.evaluate && app.count("--model") + app.count("--init") + app.count("--resume") == 0)
+    return "--evaluate: name a model (--model, --init) or a checkpoint (--resume OUT/best)";
   if (std::string wrong = train::foreign_word(options); !wrong.empty()) return wrong;
   try {
     train::check(train::resolved(options));

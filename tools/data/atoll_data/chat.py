@@ -90,7 +90,7 @@ def templates_of(folder, settings, given):
         return {"default": read_text(Path(given), f"--template {given}", names)}, given
     if not found:
         raise DataError("the tokenizer has no chat_template.jinja and no chat_template in "
-                        "tokenizer_config.json: name a template with --template FILE")
+                        "tokenizer_config.json: name a template with atoll-data --template FILE")
     return found, source
 
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -73,15 +74,18 @@ void Reporting::start(std::int64_t first_step, const SpeedBase& base) {
   clean_up();
   if (first_step == 0 || resumes_other_folder(options_, out_)) set_aside();
   make_directory(options_.save_checkpoint ? checkpoints_folder(out_) : out_);
-  log_.emplace(out_ / "steps.jsonl", first_step + 1);
+  // A resumed run without steps to do keeps the steps.jsonl and run_args.json of the run that did
+  // them.
+  const bool has_steps = first_step == 0 || first_step < options_.steps;
+  log_.emplace(out_ / "steps.jsonl",
+               has_steps ? first_step + 1 : std::numeric_limits<std::int64_t>::max());
   auto shown = progress_options_for(stderr);
   shown.total_steps = options_.steps;
   if (options_.quiet) shown.surface = Surface::silent;
   progress_.emplace(stderr, shown);
   serve();
   log_plan();
-  // A resumed run without steps to do keeps the run_args.json of the run that did them.
-  if (first_step == 0 || first_step < options_.steps) write_arguments();
+  if (has_steps) write_arguments();
 }
 
 void Reporting::end_line() {
@@ -268,6 +272,7 @@ void Reporting::finish(const Summary& summary, RunInfo info) {
   end_line();
   if (options_.steps == 0) return;
   if (summary.steps == 0) {  // keep the finished run's metrics.json
+    if (first_step_ < options_.steps) return log::warn("no step was run");
     return log::warn(
         "the checkpoint already has all {} steps, so no step was run; raise "
         "--steps to continue",
