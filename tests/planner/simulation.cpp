@@ -188,7 +188,7 @@ TEST_CASE("a mesh other than the trainer's is explained with the bandwidth below
   const auto at = text.find("Below ");
   REQUIRE(at != std::string::npos);
   const double rate = std::stod(text.substr(at + 6));
-  // On both sides of that bandwidth, the faster of the two is the one that the text says.
+  // A search slightly below and slightly above that bandwidth finds the mesh that the text names.
   for (const double factor : {0.9, 1.1}) {
     base.cluster.fabric.most_gbyte_s = factor * rate;
     const auto best = plan::search(base, space).front().job.strategy;

@@ -101,7 +101,7 @@ std::string rest_line(const std::vector<Candidate>& found, std::size_t shown) {
       all_bytes(found[at]) / 1e9);
 }
 
-// What is known about the types of numbers.
+// Names the types of parameters, activations, gradients and moments, for the assumptions.
 std::string types_of(const Job& job, const Flags& f) {
   std::string text =
       fmt::format("{} for parameters and activations, {} for gradients on the wire, {} for moments",

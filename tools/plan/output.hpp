@@ -17,13 +17,14 @@ void warn_of_curves(const std::vector<std::string>& curves, const std::vector<Ca
 // Warns on standard error of operations that --machine has no time for, in the lines of the table.
 void warn_of_guesses(const std::vector<Candidate>& found, const Flags& flags);
 
-// What predictions of the job assume, by keys of --json: GPU, links and their sources, rows, types,
-// and what tokens/s counts.
+// The assumptions behind the predictions of a job, under the keys that --json uses: GPU, links and
+// their sources, rows, types of numbers, and which tokens the rate in tokens/s counts.
 nlohmann::ordered_json assumptions(const Job& job, const Flags& flags);
 // A line for each assumption.
 std::string to_text(const nlohmann::ordered_json& assumptions);
 
-// What a search found. `candidates` is never empty; `remarks` are sentences without a full stop.
+// The result of a search. `candidates` is never empty. Each of `remarks` is a sentence without its
+// full stop.
 struct Findings {
   std::vector<Candidate> candidates{};
   Scaling scaling{};

@@ -1,5 +1,5 @@
-// What this library derives from a topology: switches that a matrix hides, limits of NICs, and the
-// NICs of ranks that use CPU memory.
+// Facts that follow from a topology: switches that a matrix hides, limits of NICs, and the NICs of
+// ranks that use CPU memory.
 #pragma once
 
 #include <optional>

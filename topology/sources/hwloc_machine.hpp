@@ -92,7 +92,7 @@ struct HwlocMachine {
   std::string host_name = {};
   std::string version = {};  // version of the hwloc that described the machine
   std::string kernel = {};
-  // What the firmware (DMI) calls the machine and its chassis; "" if unknown.
+  // Product name and asset tag of the chassis, as the firmware (DMI) gives them; "" if unknown.
   std::string product = {}, asset_tag = {};
   CpuSet usable = {};   // threads that the process running hwloc may use
   CpuSet threads = {};  // all hardware threads

@@ -36,7 +36,7 @@ class BestLoss {
   std::string data_;
   std::optional<double> loss_;         // none before the first evaluation
   std::optional<double> kept_;         // loss of the checkpoint that is kept
-  std::optional<double> kept_before_;  // loss of the one that was kept before it
+  std::optional<double> kept_before_;  // loss of the checkpoint that kept_ replaced
   std::int64_t step_ = 0;
   std::int64_t since_ = 0;
 };

@@ -1,5 +1,5 @@
-// The files of a run: those that only some hosts have, and data that the trainer does not read
-// itself, of which rank 0 lets atoll-data write token files.
+// Two kinds of files of a run: those that only some hosts have, which the ranks share, and data that
+// the trainer does not read itself, which atoll-data converts to token files on rank 0.
 #pragma once
 
 #include <filesystem>
