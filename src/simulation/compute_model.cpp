@@ -96,12 +96,14 @@ const std::array<ComputeModel, 20>& compute_models() {
 }
 
 // Whether a text has the words of `name`, separated or not, in any case: "h100 pcie", "h100pcie"
-// and "8xh100-pcie" have those of "H100-PCIe". Letters may follow, as in "a100sxm", but no digits:
-// an A1000 is no A100.
+// and "8xh100-pcie" have those of "H100-PCIe". A form may follow, as in "a100sxm", or stand between,
+// as in "A100-SXM4-40GB", but nothing else: an A1000 or an A100X is no A100.
 bool has_words(const std::string& text, std::string_view name) {
+  constexpr std::string_view gap = "[^a-z0-9]*((sxm[0-9]?|pcie)[^a-z0-9]*)?";
   std::string pattern = "(^|[^a-z0-9]|[0-9]x)";
-  for (const char c : name) pattern += c == '-' ? "[^a-z0-9]*" : std::string(1, c);
-  return std::regex_search(text, std::regex(pattern + "(?![0-9])", std::regex::icase));
+  for (const char c : name) pattern += c == '-' ? std::string(gap) : std::string(1, c);
+  pattern += "(?=$|[^a-z0-9]|sxm|pcie|nvl)";
+  return std::regex_search(text, std::regex(pattern, std::regex::icase));
 }
 
 // A tile of a product, and the rate that it reaches as a part of the best. The rates and lost_k are

@@ -125,7 +125,8 @@ TEST_CASE("devices are found by what drivers and people call them") {
   CHECK(atoll::find_compute_model("H100PCIe").name == "H100-PCIe");
   CHECK(atoll::find_compute_model("8xA100SXM4").name == "A100");
   CHECK(atoll::find_compute_model("NVIDIA A100-SXM4-80GB").name == "A100");
-  for (const char* other : {"RTX A1000", "L400", "A10G", "RTX 4090", ""}) {
+  CHECK(atoll::find_compute_model("NVIDIA A100-SXM4-40GB").name == "A100-40GB");
+  for (const char* other : {"RTX A1000", "L400", "A10G", "RTX 4090", "H100X", "V100S", ""}) {
     CAPTURE(other);
     CHECK_THROWS_AS(atoll::find_compute_model(other), atoll::Error);
   }

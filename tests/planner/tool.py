@@ -40,10 +40,13 @@ def check_assumptions(folder):
     assert found["schema"] == "atoll-plan-1" and found["remarks"], found
     lines = text.split("\n\n")[0].splitlines()
     assert lines[0] == "Assumptions" and [line.split()[0] for line in lines[1:]] == list(found["assumptions"]), text
-    assert {"gpu", "links_inside_host", "links_between_hosts", "sequence_length", "rows_per_step", "dtype", "recomputation",
+    assert {"gpu", "intra_host_links", "inter_host_links", "sequence_length", "rows_per_step", "dtype", "recomputation",
             "tokens_per_s"} <= set(found["assumptions"]), found
     assert "cluster-toolkit" in text and "8x400G by assumption" in text and "atoll-train plans the mesh 3x8" in text, text
-    assert re.search(r"Below [0-9.]+ GB/s a host, hybrid_shard_grad 3x8 wins", text), text
+    assert re.search(r"Below [0-9.]+ GB/s a host, hybrid_shard 3x8 wins", text), text
+    assert re.search(r"mpirun -n 24 .*--strategy shard_optimizer --mesh 1x24 --seq 2048 --micro-batch 1 --global-batch 24", text), text
+    text = results(run("--model", "qwen2.5-7b", "--hosts", "3", "--mesh", "3x8"))
+    assert "hybrid_shard" in text and " 1x24 " not in text, text
     help_text = " ".join(run("--help-all").split())
     for default in ("CPU}=H100", "=8x400G", "--seq INT:INT in [1 - 16777215]=2048", "--hosts INT:INT in [0 - 8192]=1"):
         assert default in help_text, (default, help_text)
@@ -128,7 +131,7 @@ def check_table(folder):
     assert steps["eager"] > steps["fused"], steps
     one = run("--model", "qwen2.5-7b", "--hosts", "2", "--strategy", "hybrid_shard", "--mesh", "2x8",
               "--micro-batch", "1", "--recompute", "none")
-    assert one.count("hybrid_shard") == 1 and "2x8" in one, one
+    assert one.count("\nhybrid_shard ") == 1 and " 2x8 " in one, one
 
 
 def check_lanes(folder):
@@ -355,7 +358,7 @@ def check_wrong(folder):
             (["--inter", "1000x400G"], 2, "inter \"1000x400G\" is unknown"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "full_shard"], 2, "does not have the 16 ranks"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "hybrid_shard"], 2, "does not have the 16 ranks"),
-            (["--hosts", "2", "--global-batch", "7"], 2, "--global-batch 7"),
+            (["--hosts", "2", "--global-batch", "7"], 2, "the next that is: 16"),
             (["--strategy", "hybrid_shard", "--gpus-per-host", "2"], 2, "hybrid strategies need several hosts"),
             (["--measured", "100", "--html", folder / "x"], 2, "--measured excludes --html"),
             (["--measure", folder / "x", "--curve", "x"], 2, "--curve excludes --measure"),
@@ -368,6 +371,7 @@ def check_wrong(folder):
             (["--gpu", "RTX A1000"], 2, "unknown GPU \"RTX A1000\""),
             (["--global-batch", "34359738376"], 2, "more than 1048576 micro batches"),
             (["--top", "0"], 2, "--top"),
+            (["--gpu", "L40S", "--intra", "NVLink"], 2, "the rate of intra \"NVLink\" is unknown: use GB/s"),
             (["--inter", "pigeons", "--hosts", "2"], 2, "pigeons"),
             (["--recompute", "some"], 2, "--recompute: some not in {none,selective,full,auto}"),
             (["--prefetch", "9"], 2, "--prefetch: 9 not in {0,1,2,"),

@@ -128,8 +128,10 @@ std::string other_mesh(const std::vector<Candidate>& found) {
   const Cluster& cluster = best.job.cluster;
   const atoll::MeshShape planned{cluster.hosts, cluster.ranks_per_host};
   if (cluster.hosts == 1 || best.job.mesh == planned) return {};
+  // atoll-train's default strategy.
   const auto other = std::ranges::find_if(found, [&](const Candidate& candidate) {
-    return candidate.job.mesh == planned && candidate.prediction.fits;
+    return candidate.job.mesh == planned && candidate.prediction.fits &&
+           candidate.job.strategy == fsdp::Strategy::hybrid_shard;
   });
   if (other == found.end()) return {};
   const train::Phase phase("finding the bandwidth at which another mesh wins");

@@ -90,9 +90,10 @@ std::optional<Rates> intra_rates_of(const std::string& gpu, const std::string& i
   if (has(intra, "pcie") || has(intra, "pix") || has(intra, "phb"))
     return has(gpu, "v100") ? Rates{pcie_3_gbyte_s, 0, "estimate for PCIe 3.0"} : Rates{};
   const std::array<std::string_view, 5> words = {"nvswitch", "nvlink", "sxm", "xgmi", "infinity"};
-  if (std::ranges::any_of(words, [&](std::string_view word) { return has(intra, word); }))
-    return nvlink;
-  return std::nullopt;
+  const bool names_links =
+      std::ranges::any_of(words, [&](std::string_view word) { return has(intra, word); });
+  // Nothing says how fast the links of a GPU without an entry are.
+  return names_links && board != boards.end() ? std::optional(nvlink) : std::nullopt;
 }
 
 // Returns the rates over the links that a topology has. A ring reaches the same share of them as on
@@ -292,7 +293,9 @@ KnownCluster cluster_of(const ClusterText& text) {
       std::abs(static_cast<double>(memory) / of_model - 1) > 0.05 && memory > 0 &&
       text.memory_gib == 0)
     cluster.compute.memory_bytes = memory;
-  const auto inside = intra_rates_of(gpu, intra, text.ranks_per_host);
+  auto inside = intra_rates_of(gpu, intra, text.ranks_per_host);
+  if (!inside && text.links_gbyte_s > 0)
+    inside = Rates{0.8 * text.links_gbyte_s, 0, "estimate: 80 % of the links of the topology"};
   if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
   const Rates rates = over_links(inside.value_or(*intra_rates_of(gpu, "", text.ranks_per_host)),
                                  gpu, text.links_gbyte_s);

@@ -88,7 +88,10 @@ void declare_job(CLI::App& app, Flags& f) {
   app.add_option("--strategy", f.strategy,
                  "sharding strategy, as of atoll-train; auto: all are tried")
       ->check(strategy_names());
-  app.add_option("--mesh", f.mesh, "RxS, replicate x shard; default: all that suit the hosts");
+  app.add_option(
+      "--mesh", f.mesh,
+      "RxS, replicate x shard; default: all that suit the hosts. Without --strategy, only "
+      "strategies that use this mesh are tried");
   app.add_option("--recompute", f.recompute,
                  "activations recomputed in backward; auto: all are tried")
       ->check(CLI::IsMember({"none", "selective", "full", "auto"}));

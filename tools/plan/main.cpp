@@ -163,9 +163,11 @@ plan::Job job_of(const Flags& f) {
     if (plan::has_model(machine.gpu)) cluster.gpu = machine.gpu;
   }
   const auto known = plan::cluster_of(cluster);
-  train::require(known.unknown.empty(),
-                 "{} is unknown: use a text such as NVSwitch, PCIe, 8x400G or \"TCP 100G\"",
-                 known.unknown.empty() ? "" : known.unknown.front());
+  train::require(
+      known.unknown.empty(),
+      "the rate of {} is unknown: use GB/s in one direction, or a text such as NVSwitch, "
+      "PCIe, 8x400G or \"TCP 100G\"",
+      known.unknown.empty() ? "" : known.unknown.front());
   job.cluster = known.cluster;
   if (!f.machine.empty()) use_machine(f, machine, job.cluster);
   if (job.cluster.compute.name == "V100" && f.dtype != "f32")
@@ -325,9 +327,11 @@ void run(Flags& f, const CLI::App& app) {
   if (!f.quiet) display.emplace(stderr, train::progress_options_for(stderr).surface);
   auto found = plan::search(job, space);
   if (explains) return explain(f, past, found);
+  const std::int64_t once = job.ranks() * std::max<std::int64_t>(1, f.micro_batch);
   train::require(!found.empty() || f.global_batch == 0,
-                 "--global-batch {}: it is not a multiple of {} ranks times the micro batch",
-                 f.global_batch, job.ranks());
+                 "--global-batch {}: it is not a multiple of {} ranks times the micro batch; the "
+                 "next that is: {}",
+                 f.global_batch, job.ranks(), (f.global_batch / once + 1) * once);
   train::require(
       !found.empty(),
       "--strategy {}: hybrid strategies need several hosts, or an even number of GPUs above 2",
@@ -336,6 +340,8 @@ void run(Flags& f, const CLI::App& app) {
   plan::warn_of_guesses(found, f);
   plan::Findings findings{.candidates = std::move(found), .assumptions = assumptions};
   findings.remarks = plan::remarks_on(findings.candidates);
+  if (std::string line = plan::command(findings.candidates.front(), f); !line.empty())
+    findings.remarks.push_back(std::move(line));
   if (f.growth || !f.html.empty())
     findings.scaling = plan::scaling_of(findings.candidates.front(), space);
   display.reset();

@@ -129,6 +129,22 @@ std::string rows_text(const Job& job, const Flags& f) {
 
 }  // namespace
 
+std::string command(const Candidate& candidate, const Flags& f) {
+  const auto& [job, prediction] = candidate;
+  const bool is_changed = f.layers + f.hidden + f.heads + f.kv_heads + f.ffn > 0;
+  if (!prediction.fits || is_changed || job.framework != train::simulated::Framework::atoll)
+    return {};
+  std::string text = fmt::format(
+      "To train with the first line: mpirun -n {} --bind-to none atoll-train --model {} --strategy "
+      "{} --mesh {}x{} --seq {} --micro-batch {} --global-batch {} --recompute {} --data FILE",
+      job.ranks(), f.model, fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard, job.seq,
+      job.micro_batch, job.ranks() * job.micro_batch * job.micro_batches, name(job.recompute));
+  if (job.model.adapters.rank > 0) text += fmt::format(" --lora-rank {}", job.model.adapters.rank);
+  if (job.moments == atoll::DType::bf16) text += " --moments bf16";
+  if (job.fp8) text += " --fp8";
+  return text;
+}
+
 nlohmann::ordered_json assumptions(const Job& job, const Flags& f) {
   const atoll::ComputeModel& compute = job.cluster.compute;
   const atoll::FabricModel& fabric = job.cluster.fabric;
@@ -145,9 +161,9 @@ nlohmann::ordered_json assumptions(const Job& job, const Flags& f) {
                            compute.memory_gbyte_s, compute.source);
   all["hosts"] = job.cluster.hosts;
   all["gpus_per_host"] = job.cluster.ranks_per_host;
-  all["links_inside_host"] =
+  all["intra_host_links"] =
       fmt::format("{:g} GB/s ({})", fabric.intra_gbyte_s, job.cluster.inside_source);
-  all["links_between_hosts"] =
+  all["inter_host_links"] =
       job.cluster.hosts == 1
           ? "not used: one host"
           : fmt::format("{:g} GB/s of a host by {} NICs{} ({})", fabric.inter_gbyte_s, fabric.nics,

@@ -32,6 +32,10 @@ struct Findings {
   std::vector<std::string> remarks{};
 };
 
+// The command line of atoll-train for a candidate; "" if it does not fit, for another framework, or
+// if flags change the model.
+std::string command(const Candidate& candidate, const Flags& flags);
+
 // Prints the table, and what the flags ask for: the growth over hosts, hours and cost.
 void print(const Findings& findings, const Flags& flags);
 

@@ -101,7 +101,7 @@ Memory& memory() {
   return *one;
 }
 
-// Pinned host memory. Copies access it only when their stream reaches them.
+// Pinned CPU memory. Copies access it only when their stream reaches them.
 struct Pinned {
   std::mutex mutex;
   Ranges ranges;
@@ -359,7 +359,7 @@ cudaError_t cudaFreeHost(void* data) {
   std::free(data);
   return cudaSuccess;
 }
-// Pageable host memory is read during the call and written before the call returns, which CUDA
+// Pageable CPU memory is read during the call and written before the call returns, which CUDA
 // allows.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
