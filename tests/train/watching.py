@@ -68,6 +68,9 @@ def check_evaluation(folder):
     # A checkpoint is evaluated on any data, and with any other flags of training.
     again = run([TRAIN, "evaluate", *flags, "--resume", folder / "epochs" / "checkpoint"])
     assert f"loss {loss:.4f}," in again, again
+    # A checkpoint or the folder of its run is evaluated with the flags of the run.
+    for place in ("epochs", "epochs/checkpoint/", "epochs/checkpoints/step-00000001"):
+        assert re.search(rf"^mistral-tiny: loss {loss:.4f}, .* on 8 samples", run([TRAIN, "evaluate", folder / place]), re.M)
     other = run([TRAIN, "evaluate", "mistral-tiny", "--data", "demo", "--resume", folder / "epochs" / "checkpoint", "--seed", "5"])
     assert "of demo" in other, other
     assert "name a model" in run([TRAIN, "evaluate", "--data", "demo"], code=2)

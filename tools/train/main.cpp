@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -14,6 +16,7 @@
 #include <string_view>
 #include <system_error>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -45,6 +48,9 @@ constexpr const char* examples =
     "Exit status: 0, or 1 after a failure, 2 for wrong flags, 3 below --min-mfu, 4 above\n"
     "--max-memory, 75 after a signal or --max-time. A run that misses a limit has trained and\n"
     "saved as any other.";
+constexpr const char* evaluate_help =
+    "Prints loss and perplexity of a model without training, as --evaluate does, or of a run's "
+    "checkpoint, such as OUT/best, with the flags of the run.";
 constexpr const char* report_help =
     "Writes report.html, a page for a browser, into the results folder of a run.";
 constexpr const char* compare_help =
@@ -53,8 +59,7 @@ constexpr const char* compare_help =
 
 // All words that may follow `atoll-train` instead of a flag.
 cli::Commands commands() {
-  return {{"evaluate", "MODEL --data FILE FLAG...",
-           "Prints loss and perplexity without training, as --evaluate does."},
+  return {{"evaluate", "MODEL --data FILE FLAG...", evaluate_help},
           {"report", "FOLDER", report_help},
           {"compare", "FOLDER... --html FILE", compare_help}};
 }
@@ -107,7 +112,7 @@ CLI::Option* declare(CLI::App& app, const train::Flag& flag, Value& value) {
   }
 }
 
-void declare_all(CLI::App& app, train::RunOptions& options, bool& prints) {
+void declare_all(CLI::App& app, train::RunOptions& options, bool& prints, bool evaluates) {
   app.option_defaults()->always_capture_default();
   for (const train::Flag& flag : train::flags()) {
     app.option_defaults()->group(std::string(flag.group));
@@ -120,12 +125,19 @@ void declare_all(CLI::App& app, train::RunOptions& options, bool& prints) {
   app.add_flag("--print-config", prints, "print all flags as --config reads them, and end")
       ->group("Run")
       ->configurable(false);
-  cli::add_common_options(
-      app, ATOLL_TRAIN_FEATURES,
-      {"--model", "--init", "--data", "--tokenizer", "--eval-split", "--seq", "--global-batch",
-       "--micro-batch", "--epochs", "--steps", "--lr", "--lora-rank", "--dtype", "--strategy",
-       "--mesh", "--out", "--resume", "--dry-run"},
-      commands());
+  std::vector<std::string> common{
+      "--model",        "--init",        "--data",   "--tokenizer", "--eval-split", "--seq",
+      "--global-batch", "--micro-batch", "--epochs", "--steps",     "--lr",         "--lora-rank",
+      "--dtype",        "--strategy",    "--mesh",   "--out",       "--resume",     "--dry-run"};
+  if (evaluates) {
+    common = {"--model",       "--init",      "--resume",     "--config",       "--lora-rank",
+              "--ema",         "--data",      "--data-type",  "--tokenizer",    "--train-on",
+              "--samples",     "--eval-data", "--eval-split", "--eval-samples", "--seq",
+              "--micro-batch", "--pad-to",    "--dtype",      "--strategy",     "--mesh",
+              "--device",      "--threads",   "--quiet"};
+  }
+  cli::add_common_options(app, ATOLL_TRAIN_FEATURES, std::move(common),
+                          evaluates ? cli::Commands() : commands());
 }
 
 // Returns what is wrong with the flags, before ranks meet; "" if nothing is.
@@ -211,18 +223,39 @@ std::string unusable_value(int argc, char** argv) {
   return "";
 }
 
+// Returns what is wrong, in a line for each flag that does not exist, with its value.
+std::string complaints(CLI::App& app, const CLI::Error& error,
+                       std::span<const cli::ForeignName> foreign) {
+  const bool is_extra = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+  if (!is_extra || foreign.empty()) return cli::complaint(app, error, foreign);
+  const auto is_flag = [](const std::string& word) { return word.starts_with("--"); };
+  std::string text;
+  const std::vector<std::string> words = app.remaining();
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0 && !is_flag(words[i]) && is_flag(words[i - 1])) continue;  // a value
+    const bool has_value = is_flag(words[i]) && i + 1 < words.size() && !is_flag(words[i + 1]);
+    try {
+      app.parse(std::vector{words[i]});
+    } catch (const CLI::ParseError& one) {
+      std::string line = cli::complaint(app, one, foreign);
+      if (has_value) line.insert(std::min(line.find(": "), line.size()), " " + words[i + 1]);
+      text += (text.empty() ? "" : "\n  ") + line;
+    }
+  }
+  return text;
+}
+
 // Returns an exit code if the arguments are wrong or ask for help. `where` tells what is right.
 std::optional<int> parse(CLI::App& app, int argc, char** argv, const char* where,
                          std::span<const cli::ForeignName> foreign = {}) {
-  app.failure_message([=](const CLI::App* failed, const CLI::Error& error) {
-    return fmt::format("{}: {} ({})\n", failed->get_name(), cli::complaint(*failed, error, foreign),
-                       where);
-  });
   try {
     app.parse(argc, argv);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : wrong_usage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // prints what --help asks for
+    const std::string wrong = complaints(app, error, foreign);
+    std::fprintf(stderr, "%s: %s (%s)\n", app.get_name().c_str(), wrong.c_str(), where);
+    return wrong_usage;
   }
 }
 
@@ -257,14 +290,15 @@ int compare(int argc, char** argv) {
 }
 
 // Returns the exit code.
-int parse_and_train(int argc, char** argv) {
-  CLI::App app(
-      "Trains or fine-tunes a Mistral, Llama, Qwen or SmolLM, sharded over the ranks of a job.",
-      "atoll-train");
-  app.footer(examples);
+int parse_and_train(int argc, char** argv, bool evaluates) {
+  CLI::App app(evaluates ? evaluate_help
+                         : "Trains or fine-tunes a Mistral, Llama, Qwen or SmolLM, sharded over "
+                           "the ranks of a job.",
+               evaluates ? "atoll-train evaluate" : "atoll-train");
+  app.footer(evaluates ? "Example:\n  atoll-train evaluate ORG/NAME --data chat.tok" : examples);
   train::RunOptions options;
   bool prints = false;
-  declare_all(app, options, prints);
+  declare_all(app, options, prints, evaluates);
   if (const auto code =
           parse(app, argc, argv, "--help-all lists the flags", train::foreign_flags())) {
     return *code;
@@ -291,6 +325,24 @@ int parse_and_train(int argc, char** argv) {
   return train_on(world, options);
 }
 
+// Returns the flags for the first word behind `atoll-train evaluate`: a model, a file of weights, a
+// checkpoint of a run, or a results folder, of which the best checkpoint or the last one is meant.
+std::vector<std::string> flags_of(const std::string& word) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path place = fs::absolute(fs::path(word) / "", ignored).parent_path();
+  const bool is_model = fs::exists(place / "config.json", ignored);
+  for (const fs::path& checkpoint : {place, place / "best", place / "checkpoint"}) {
+    if (is_model || !fs::exists(checkpoint / "index.json", ignored)) continue;
+    const fs::path above = checkpoint.parent_path();
+    for (const fs::path& out : {above, above.parent_path()}) {  // of OUT/best, OUT/checkpoints/STEP
+      const fs::path config = out / "config.toml";
+      if (fs::exists(config, ignored)) return {"--config", config, "--resume", checkpoint};
+    }
+  }
+  return {word.ends_with(".safetensors") ? "--init" : "--model", word};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -300,17 +352,16 @@ int main(int argc, char** argv) {
     const std::string_view command = argc > 1 ? argv[1] : "";
     if (command == "report") return report(argc, argv);
     if (command == "compare") return compare(argc, argv);
-    // `atoll-train evaluate MODEL FLAG...`
-    std::vector<char*> arguments(argv, argv + argc);
-    if (command == "evaluate") {
-      static char evaluate[] = "--evaluate", model[] = "--model", file[] = "--init";
-      arguments[1] = evaluate;
-      if (argc > 2 && argv[2][0] != '-') {
-        const bool is_file = std::string_view(argv[2]).ends_with(".safetensors");
-        arguments.insert(arguments.begin() + 2, is_file ? file : model);
-      }
+    const bool evaluates = command == "evaluate";
+    std::vector<std::string> words(argv, argv + argc);
+    if (evaluates) words[1] = "--evaluate";
+    if (evaluates && argc > 2 && !words[2].starts_with('-')) {
+      const auto flags = flags_of(words[2]);
+      words.insert(words.erase(words.begin() + 2), flags.begin(), flags.end());
     }
-    return parse_and_train(static_cast<int>(arguments.size()), arguments.data());
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    return parse_and_train(static_cast<int>(arguments.size()), arguments.data(), evaluates);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "atoll-train: %s\n", train::text_of(error));
     return 1;

@@ -216,6 +216,6 @@ TEST_CASE("show: ids, targets and text of samples") {
   CHECK(text.find("sample 1 of a.tok: 3 tokens, 2 trained") != std::string::npos);
   CHECK(text.find("ids     0 1 2\n") != std::string::npos);
   CHECK(text.find("targets . 2 3\n") != std::string::npos);
-  CHECK(text.find("prompt  \"Hi\\n\"") != std::string::npos);
+  CHECK(text.find("prompt  \"<s>Hi\\n\"") != std::string::npos);
   CHECK(text.find("trained \"you\"") != std::string::npos);
 }

@@ -19,7 +19,8 @@ std::string grouped(std::int64_t value) {
   return digits;
 }
 
-// Runs of positions whose targets are all trained or all ignored, as text.
+// Runs of positions whose targets are all trained or all ignored, as text. The first token, which is
+// no target, is in the first run.
 std::string marked_text(const Sample& sample, const Tokenizer& tokenizer) {
   std::string text;
   const auto token_after = [&](std::size_t t) {
@@ -28,6 +29,7 @@ std::string marked_text(const Sample& sample, const Tokenizer& tokenizer) {
   for (std::size_t t = 0; t < sample.labels.size();) {
     const bool trained = sample.labels[t] != ignored_label;
     std::vector<std::int32_t> run;
+    if (t == 0) run.push_back(sample.tokens[0]);
     while (t < sample.labels.size() && (sample.labels[t] != ignored_label) == trained) {
       if (token_after(t) != ignored_label) run.push_back(token_after(t));
       ++t;

@@ -108,7 +108,7 @@ Adapters adapters_of(const ModelFlags& flags, const ModelConfig& model) {
   }
   require(unused.empty(),
           "--lora-targets {}: matches no matrix of a layer of {}; use names such as {}, their last "
-          "parts such as q_proj, or patterns such as 'layers.0.*'",
+          "parts such as q_proj, or patterns such as 'layers.0.*', or leave the flag out for all",
           unused.empty() ? "" : unused.front(), model.name, matrices_of(model, 0).front());
   auto& layers = adapters.by_layer;
   std::ranges::copy_if(

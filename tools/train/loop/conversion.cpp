@@ -119,14 +119,16 @@ class Child {
     return true;
   }
 
-  // Waits until the program ends. Throws an Error with the program's last line if it failed.
-  void finish() {
+  // Waits until the program ends. Throws an Error with the program's last line if it failed, and with
+  // `advice` if that line names a template.
+  void finish(std::string_view advice) {
     int status = 0;
     ::waitpid(pid_, &status, 0);
     pid_ = 0;
     if (status == 0) return;
     if (last_.empty()) last_ = fmt::format("ended with the wait status {:#x}", status);
-    fail(ErrorCode::bad_data, "{}{}", last_.starts_with(converter) ? "" : "atoll-data: ", last_);
+    fail(ErrorCode::bad_data, "{}{}{}", last_.starts_with(converter) ? "" : "atoll-data: ", last_,
+         last_.find("--template") != last_.npos ? advice : "");
   }
 
  private:
@@ -183,7 +185,10 @@ fs::path convert(const SourceSpec& source, const RunOptions& options, const Wait
   log::info("data {}: {} converts it to {}", source.text, converter, file.string());
   Child child(std::move(command));
   wait(child);
-  child.finish();
+  const std::string result = file.filename();
+  child.finish(
+      fmt::format(": run `{} {} --tokenizer {} --template FILE -o {}`, and train with --data {}",
+                  converter, source.path.string(), tokenizer, result, result));
   return file;
 }
 

@@ -41,11 +41,13 @@ bool Trainer::stalls() const {
 }
 
 void Trainer::print_evaluation() {
+  if (world_.rank() == 0) {
+    for (const auto& line : idle_flags(options_)) log::warn("{}", line);
+    for (const auto& line : setup_.eval->warnings) log::warn("{}", line);
+  }
   StepRecord record;
   evaluate(record);
   if (world_.rank() != 0) return;
-  for (const auto& line : idle_flags(options_)) log::warn("{}", line);
-  for (const auto& line : setup_.eval->warnings) log::warn("{}", line);
   const auto print = [&](const char* what, double loss) {
     fmt::print("{}: loss {:.4f}, perplexity {:.4g} on {} samples of {}\n", what, loss,
                std::exp(loss), setup_.eval->size(), setup_.eval->name());

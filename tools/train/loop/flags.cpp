@@ -75,9 +75,9 @@ std::vector<Flag> data_flags() {
        Idle{[](const O& o) { return !has_raw_ids(o, o.data) && !has_raw_ids(o, o.eval_data); },
             "on these data, which name their type"}},
       {"--tokenizer", &O::tokenizer,
-       "bytes, the path of a SentencePiece model, of a tokenizer.json or of their folder, ids:N (N "
-       "ids without text), or auto: that of the first .tok file, else that of the model's folder, "
-       "else bytes"},
+       "bytes, the path of a SentencePiece model, of a tokenizer.json or of their folder, ORG/NAME "
+       "in the Hub's local cache, ids:N (N ids without text), or auto: that of the first .tok "
+       "file, else that of the model's folder, else bytes"},
       {"--train-on", &O::train_on,
        "output: the tokens that the data mark as trained; all: prompts as well",
        Words{"output", "all"}},

@@ -71,13 +71,13 @@ fs::path config_in(const fs::path& folder, const RunOptions& options) {
   const fs::path file = folder / "config.json";
   if (fs::exists(file)) return file;
   if (has_adapters(folder)) refuse_adapters(folder, options);
-  fail(ErrorCode::not_found,
-       "{}: {} does not exist: name the folder of a model, or copy its config.json beside the "
-       "weights; a results folder has none, but --export FOLDER writes one{}",
+  const bool is_run = fs::exists(folder / "steps.jsonl") || fs::exists(folder / "index.json");
+  fail(ErrorCode::not_found, "{}: {} does not exist: name the folder of a model{}",
        model_flag(options), file.string(),
-       fs::exists(folder / "steps.jsonl")
-           ? ", also from a checkpoint of step N: --resume auto --steps N --export MODEL"
-           : "");
+       is_run ? "; for a run with --out OUT, `atoll-train --evaluate --config OUT/config.toml "
+                "--resume OUT/best` evaluates the best checkpoint, and --steps N --export MODEL in "
+                "place of --evaluate writes the model, where N is the step of the checkpoint"
+              : ", or copy its config.json beside the weights; --export FOLDER writes one");
 }
 
 // transformers 5 does not tie a head whose weights differ from those of the embedding, whatever
@@ -222,7 +222,10 @@ void choose_tokenizer(RunOptions& options) {
   std::error_code ignored;
   const bool is_auto = options.tokenizer == "auto";
   if (!is_auto && options.tokenizer != "bytes") {
-    const fs::path folder = local_model(options.tokenizer);
+    fs::path folder = local_model(options.tokenizer);
+    const bool is_file = !folder.empty() || options.tokenizer.ends_with(".model");
+    if (!is_file && is_hub_name(options.tokenizer))
+      folder = cached_model(options.tokenizer);  // throws an error that names the download
     if (!fs::is_directory(folder, ignored)) return;
     const fs::path file = tokenizer_in(folder);
     require(!file.empty(),

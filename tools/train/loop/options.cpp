@@ -135,7 +135,7 @@ void check_steps(const RunOptions& options) {
   if (!options.max_time.empty()) parse_duration("--max-time", options.max_time);
   // With --resume auto, --init is where the first job of several starts.
   const bool starts_twice = !options.resume.empty() && options.resume != "auto" &&
-                            !options.init.empty() && options.init != "none";
+                            !options.init.empty() && options.init != "none" && !options.evaluate;
   require(!starts_twice,
           "--init {}: the checkpoint of --resume has the weights; remove one of the two flags",
           options.init);

@@ -168,6 +168,10 @@ void Reporting::log_plan() const {
                                  setup_.threads_why, setup_.machine.place.why}) {
     if (!why.empty()) log::info("{}", why);
   }
+  if (options_.warmup_ratio > 0) {
+    log::info("--warmup-ratio {}: the learning rate rises in the first {} of {} steps",
+              options_.warmup_ratio, options_.warmup_steps, options_.steps);
+  }
   for (const auto& line : statistics_lines(setup_.dataset)) log::info("{}", line);
   if (setup_.eval) {
     log::info("evaluation on {} samples of {}", setup_.eval->size(), setup_.eval->name());

@@ -67,7 +67,8 @@ std::vector<Place> places_of(const RunOptions& options) {
   } else if (!is_preset(options.model)) {
     places.push_back(model_place("--model", options.model, options.init.empty()));
   }
-  if (is_path(options.tokenizer)) places.push_back(file_place("--tokenizer", options.tokenizer));
+  if (is_path(options.tokenizer))
+    places.push_back({"--tokenizer", options.tokenizer, local_model(options.tokenizer)});
   for (const auto& [flag, data] :
        {std::pair{"--data", options.data}, std::pair{"--eval-data", options.eval_data}}) {
     if (data.empty()) continue;
