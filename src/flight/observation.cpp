@@ -133,7 +133,9 @@ void find_late(std::span<const ObservedRank> ranks, const std::vector<Member>& m
 store::Observer connect_observer(const std::string& address, const std::string& token,
                                  std::chrono::milliseconds patience) {
   require(!address.empty(), "an observer needs the address of the job (ATOLL_ADDR)");
-  require(!token.empty(), "an observer needs the token of the job (ATOLL_TOKEN)");
+  require(!token.empty(),
+          "an observer needs the token of the job: start the job with ATOLL_ADDR and ATOLL_TOKEN, "
+          "and set the same ATOLL_TOKEN here");
   Config config;
   config.addr = address;
   config.token = token;

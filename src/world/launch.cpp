@@ -82,10 +82,10 @@ std::optional<Job> find_explicit(const Config& config) {
   require(config.rank >= 0 && config.rank < config.size,
           "ATOLL_RANK={} and ATOLL_SIZE={}: expected 0 <= rank < size", config.rank, config.size);
   Job job{"explicit", config.rank, config.size, configured_endpoint(config)};
-  require(job.size == 1 || job.agreed,
-          "rank {} of {} was set by ATOLL_RANK: also set ATOLL_ADDR (host:port of rank 0) and "
-          "ATOLL_TOKEN (a secret of the job)",
-          job.rank, job.size);
+  require(job.size == 1 || job.agreed, "rank {} of {} was set by ATOLL_RANK: also set {}{}{}",
+          job.rank, job.size, config.addr.empty() ? "ATOLL_ADDR (host:port of rank 0)" : "",
+          config.addr.empty() && config.token.empty() ? " and " : "",
+          config.token.empty() ? "ATOLL_TOKEN (a secret of the job)" : "");
   return job;
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 
 #include "atoll/error.hpp"
@@ -222,7 +223,13 @@ void declare_output(CLI::App& app, Options& o) {
                           "above 0 and at most 1, as in 0.85"));
   app.add_option("-J,--output_file,--json", o.json, "file for the complete report as JSON");
   app.add_option("--save", o.save, "file for the measured curve, which --tune reads");
-  app.add_option("--plot", o.plot, "page for a browser with a plot of bus bandwidth over size");
+  app.add_option("--plot", o.plot, "page for a browser with a plot of bus bandwidth over size")
+      ->check([](const std::string& file) {
+        const std::string extension = std::filesystem::path(file).extension();
+        return extension == ".html" || extension.empty()
+                   ? std::string()
+                   : fmt::format("{}: the plot is a page, so use FILE.html", file);
+      });
 }
 
 void declare_gpu_habits(CLI::App& app, Options& o) {

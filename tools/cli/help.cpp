@@ -58,6 +58,14 @@ class HelpFormatter : public CLI::Formatter {
            make_footer(app);
   }
 
+  // A positional option that is a flag as well is described there.
+  std::string make_positionals(const CLI::App* app) const override {
+    const auto all = app->get_options([](const CLI::Option* option) {
+      return option->get_positional() && !option->nonpositional();
+    });
+    return all.empty() ? std::string() : CLI::Formatter::make_positionals(app);
+  }
+
   std::string make_description(const CLI::App* app) const override {
     return wrapped(app->get_description(), 0, 0, columns()) + '\n';
   }

@@ -61,8 +61,9 @@ void declare_machine(CLI::App& app, Options& options) {
   for (const atoll::CatalogEntry& entry : atoll::catalog()) machines.push_back(entry.name);
   const std::string type = cli::words_type(machines);
   machines.emplace_back("list");
-  app.add_option("--from", options.from,
-                 "describe the machine in FILE instead of this one: hwloc XML, NCCL XML, "
+  app.add_option("--from,-i,FILE", options.from,
+                 "(also without the flag) describe the machine in FILE instead of this one: hwloc "
+                 "XML, NCCL XML, "
                  "nvidia-smi topo -m or -q -x, rocm-smi --showtopo, atoll JSON, or a catalog name; "
                  "NAME=a.xml,b.txt merges several views of one host; repeat the option for more "
                  "hosts")
@@ -92,6 +93,11 @@ void declare_views(CLI::App& app, Options& options) {
                  "tree and matrix are for people; json can be read by --from; svg is a picture; "
                  "nccl-xml is for NCCL_TOPO_FILE; env prints the NCCL settings that the machine "
                  "needs")
+      ->check([](const std::string& format) {
+        return format == "png" || format == "pdf"
+                   ? fmt::format("{0} is written to a file: use -o FILE.{0}", format)
+                   : std::string();
+      })
       ->check(CLI::IsMember({"tree", "matrix", "json", "svg", "nccl-xml", "env"}))
       ->option_text("tree|matrix|json|svg|nccl-xml|env");
   app.add_flag("--doctor", options.doctor,
@@ -193,13 +199,26 @@ void check_address(const std::string& address) {
                     address));
 }
 
+bool is_picture_name(const std::string& file) {
+  const std::string extension = std::filesystem::path(file).extension();
+  return extension == ".svg" || extension == ".png" || extension == ".pdf";
+}
+
+// As with lstopo, the name of a picture without -o is the file to write.
+void take_picture_name(Options& options) {
+  if (!options.output.empty() || options.from.empty() || !is_picture_name(options.from.back()))
+    return;
+  options.output = options.from.back();
+  options.from.pop_back();
+}
+
 // Chooses the format by the extension of the output file, unless --format names it.
 void choose_format(Options& options, bool is_named) {
   if (options.output.empty() || options.doctor || options.env || options.catalog ||
       !options.diff.empty() || (is_named && options.format != "svg"))
     return;
   const std::string extension = std::filesystem::path(options.output).extension();
-  const bool is_picture = extension == ".svg" || extension == ".png" || extension == ".pdf";
+  const bool is_picture = is_picture_name(options.output);
   if (!is_picture && (is_named || (extension != "" && extension != ".txt")))
     throw atoll::Error(
         atoll::ErrorCode::invalid_argument,
@@ -264,6 +283,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     throw std::runtime_error(cli::complaint(app, error));
   }
+  take_picture_name(options);
   options.catalog = options.cluster == std::vector<std::string>{"list"};
   choose_format(options, app.count("--format") > 0);
   check(options);

@@ -229,6 +229,11 @@ TEST_CASE("catalog: unknown names name the nearest entries") {
       atoll_test::has(near, {"\"hgx-h10\"", "hgx-h100", "hgx-h200", "atoll-topo --cluster list"}));
   CHECK_FALSE(contains(near, "gcp-a3-mega"));
   CHECK(contains(failure("hgxh100x16"), "similar names: hgx-h100"));
+  // The names that providers use, which are in the titles.
+  CHECK(contains(failure("p5.48xlarge"), "similar names: aws-p5;"));
+  CHECK(contains(failure("a3-megagpu-8g"), "similar names: gcp-a3-mega;"));
+  CHECK(contains(failure("Standard_ND96isr_H100_v5x4"), "similar names: azure-nd-h100-v5;"));
+  CHECK(contains(failure("azure"), "similar names: azure-nd-a100-v4, azure-nd-h100-v5;"));
   for (const char* odd : {"", "x", "x4", "hgx-h100x", "hgx-h100 x2", "hgx-h100x-1", "hgx-h100x2x2"})
     CHECK(failure(odd).starts_with(unknown));
   const std::string hostile = failure(std::string(1'000'000, '\x1b'));

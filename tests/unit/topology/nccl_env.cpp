@@ -9,7 +9,10 @@ namespace {
 
 std::string env_of(const Topology& topology) { return to_nccl_env(atoll::inspect(topology)); }
 
-constexpr auto nothing = "# no settings: nothing found in what was read needs any\n";
+constexpr auto nothing =
+    "# no settings: nothing found in what was read needs any; a file does not show its cloud: for "
+    "a "
+    "machine of --cluster list, use --cluster NAME\n";
 
 }  // namespace
 
@@ -168,11 +171,22 @@ TEST_CASE("nccl env: what the networks of providers need is named with its sourc
     CHECK(contains(env, source));
     CHECK(env.starts_with("# "));
   };
-  says("azure-nd-h100-v5", "NCCL_TOPO_FILE=FILE is needed", "github.com/Azure/azhpc-images");
+  says("azure-nd-h100-v5", "ndv5.sh)\nNCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml\n",
+       "ndv5.sh)\nNCCL_IGNORE_CPU_AFFINITY=1\n");
+  says("azure-nd-a100-v4", "\nNCCL_TOPO_FILE=/opt/microsoft/ndv4/topo.xml\n", "Azure/azhpc-images");
   says("aws-p5", "EFA needs the network plugin", "github.com/aws/aws-ofi-nccl");
   says("gcp-a3-mega", "GPUDirect-TCPX or -TCPXO", "docs.cloud.google.com/");
   says("oci-h100", "NCCL_NET_PLUGIN=none", "github.com/oracle-quickstart/oci-hpc");
   CHECK(env_of(atoll::catalog_cluster("hgx-h100")) == nothing);
+  // Azure's own file shows neither the cloud nor links, but the PCI domains that Azure chooses.
+  Topology azure = atoll::catalog_cluster("azure-nd-h100-v5");
+  azure.hosts[0].facts.clear();
+  azure.hosts[0].gpu_links = atoll::IslandState::unknown;
+  azure.links.clear();
+  CHECK(contains(env_of(azure), "\nNCCL_TOPO_FILE=/opt/microsoft/ndv5/"));
+  Topology bare = cluster(1, 2);
+  bare.hosts[0].gpu_links = atoll::IslandState::unknown;
+  CHECK(env_of(bare).starts_with("# not known: "));
   Topology slingshot = cluster(1, 2);
   for (auto& nic : slingshot.nics) nic.layer = "slingshot";
   CHECK(contains(env_of(slingshot), "Slingshot needs the network plugin"));

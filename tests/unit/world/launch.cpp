@@ -60,7 +60,9 @@ TEST_CASE("explicit") {
   config.addr = "[fd00::2]:17";
   CHECK(found({}, config) == "explicit 1/2 fd00::2:17 secret");
   config.token.clear();
-  CHECK(has(found({}, config), "set ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN"));
+  CHECK(has(found({}, config), "also set ATOLL_TOKEN"));
+  config.addr.clear();
+  CHECK(has(found({}, config), "also set ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN"));
   for (const char* bad : {"host", "host:", ":5", "host:65536", "host:5x"}) {
     config = with_address();
     config.rank = 0;

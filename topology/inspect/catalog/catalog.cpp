@@ -194,12 +194,23 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// True if the name or the title of an entry has all words of `name`, as in the provider's
+// "Standard_ND96isr_H100_v5".
+bool has_words(const json& entry, std::string_view name) {
+  const std::string text =
+      lower_case(entry.at("name").get<std::string>() + ' ' + entry.at("title").get<std::string>());
+  const std::string wanted = lower_case(name);
+  return name.size() > 1 && std::ranges::all_of(words_of(wanted, " _-"), [&](std::string_view word) {
+    return word == "standard" || text.find(word) != text.npos;
+  });
+}
+
 [[noreturn]] void fail_unknown(std::string_view name) {
   const std::string shown = shown_as(split_count(name).first);
   std::vector<std::pair<std::size_t, std::string_view>> ranked;
   for (const json& machine : machines()) {
     const auto known = machine.at("name").get<std::string_view>();
-    ranked.emplace_back(edit_distance(shown, known), known);
+    ranked.emplace_back(has_words(machine, shown) ? 0 : edit_distance(shown, known), known);
   }
   std::ranges::sort(ranked);
   std::string nearest;

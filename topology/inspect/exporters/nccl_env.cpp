@@ -40,6 +40,21 @@ bool has_verbs(const NicView& nic) {
 
 bool is_never(std::string_view level) { return level == "LOC" || level == "0"; }
 
+// Returns the name that Azure's images give to a type of machine, by the PCI domains of its GPUs,
+// which Azure chooses (https://github.com/Azure/azhpc-images/tree/master/topology); "" for any other
+// machine.
+std::string_view azure_type(const HostView& host) {
+  std::string domains;
+  for (const doctor::GpuView* gpu : host.gpus) {
+    const std::string& busid = (*gpu)->busid;
+    if (!busid.starts_with("0000000") || !busid.ends_with(":00:00.0")) return "";
+    domains += busid[7];
+  }
+  std::ranges::sort(domains);
+  if (domains == "1234bcde") return "ndv4";
+  return domains == "12389abc" ? "ndv5" : "";
+}
+
 // Finds the settings that one host needs.
 class HostLines {
  public:
@@ -198,9 +213,20 @@ class HostLines {
   }
 
   void add_vm_advice() {
-    const bool is_azure = host_[fact::cloud] == "azure";
+    const std::string_view type = azure_type(host_);
+    const bool is_azure = !type.empty() || host_[fact::cloud] == "azure";
     if ((!doctor::is_flattened(host_) && !is_azure) || used_.empty()) return;
     if (!setting("NCCL_TOPO_FILE").value.empty()) return;
+    if (!type.empty()) {
+      const auto source = fmt::format(
+          "Azure's images for this machine set it "
+          "(https://github.com/Azure/azhpc-images/blob/master/customizations/{}.sh)",
+          type);
+      add("NCCL_TOPO_FILE", fmt::format("/opt/microsoft/{}/topo.xml", type),
+          "the virtual machine hides which NIC is near which GPU; " + source);
+      if (type == "ndv5") add("NCCL_IGNORE_CPU_AFFINITY", "1", source);
+      return;
+    }
     add("NCCL_TOPO_FILE", "",
         fmt::format("NCCL_TOPO_FILE=FILE is needed: this virtual machine hides which NIC is near "
                     "which GPU; use {}",
@@ -220,7 +246,11 @@ class HostLines {
     constexpr std::array<std::pair<std::string_view, std::string_view>, 4> needs{
         {{"efa",
           "EFA needs the network plugin aws-ofi-nccl; without it NCCL sends over TCP "
-          "(https://github.com/aws/aws-ofi-nccl)"},
+          "(https://github.com/aws/aws-ofi-nccl). Version 1.7 with libfabric 1.18 needs no "
+          "settings, 1.6 needs FI_EFA_USE_DEVICE_RDMA=1, older ones also FI_PROVIDER=efa and "
+          "NCCL_PROTO=simple "
+          "(https://github.com/aws-samples/awsome-distributed-training/blob/main/1.architectures/"
+          "efa-cheatsheet.md)"},
          {"slingshot",
           "Slingshot needs the network plugin aws-ofi-nccl; without it NCCL sends over TCP "
           "(https://docs.cscs.ch/software/communication/nccl)"},
@@ -268,9 +298,11 @@ std::string to_nccl_env(const Inspection& inspection) {
   std::map<Line, std::vector<std::string>> needs;  // for each line, the hosts that need it
   std::vector<Line> order;
   std::size_t hosts = 0;
+  bool shows_links = true;
   for (const HostView& host : machine.hosts) {
     if (host.gpus.empty()) continue;
     ++hosts;
+    shows_links = shows_links && host->gpu_links != IslandState::unknown;
     for (const Line& line : HostLines(inspection, host).find()) {
       std::vector<std::string>& who = needs[line];
       if (who.empty()) order.push_back(line);
@@ -287,7 +319,11 @@ std::string to_nccl_env(const Inspection& inspection) {
       for_some += shown_for(who, line);
   }
   if (for_all.empty() && for_some.empty())
-    return "# no settings: nothing found in what was read needs any\n";
+    return fmt::format(
+        "# {}; a file does not show its cloud: for a machine of --cluster list, use "
+        "--cluster NAME\n",
+        shows_links ? "no settings: nothing found in what was read needs any"
+                    : "not known: the links of the GPUs are not known");
   return for_all + for_some;
 }
 
