@@ -207,6 +207,9 @@ plan::SearchSpace space_of(const Flags& f) {
   if (f.dtype == "auto") space.dtypes = {atoll::DType::bf16, atoll::DType::f32};
   space.reduces_in_dtype = f.reduce_dtype == "auto" && f.framework != "atoll";
   if (!f.mesh.empty()) space.meshes = {atoll::parse_mesh(f.mesh)};
+  // The other strategies do not use a mesh with replicas.
+  if (f.strategy == "auto" && !f.mesh.empty() && space.meshes.front().replicate > 1)
+    space.strategies = {fsdp::Strategy::hybrid_shard, fsdp::Strategy::hybrid_shard_grad};
   return space;
 }
 

@@ -104,8 +104,6 @@ void add_jobs(const Job& base, const SearchSpace& space, std::vector<Job>& jobs)
     const auto meshes = space.meshes.empty() ? meshes_of(job) : space.meshes;
     for (const atoll::MeshShape& mesh : meshes) {
       job.mesh = used_mesh(job, mesh);
-      // Strategies that do not use the mesh are tried only if they were named.
-      if (!space.meshes.empty() && space.strategies.size() > 1 && job.mesh != mesh) continue;
       for (const train::Recompute recompute : space.recomputes) {
         job.recompute = recompute;
         for (const std::int64_t rows : space.micro_batches) {
