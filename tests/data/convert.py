@@ -110,6 +110,10 @@ def check_formats(folder):
     assert text_of(documents[7]) == "[INST] q7 [/INST] a7"
     assert (documents[7][0], documents[7][-1]) == (256, 257)
     assert text_of(id for id, bit in zip(documents[7], masks[7]) if bit) == " a7"
+    atoll_data(chat, "--tokenizer", "bytes", "--template", "chatml", "-o", out)
+    documents, masks = read(out)
+    assert text_of(documents[7]) == "<|im_start|>user\nq7<|im_end|>\n<|im_start|>assistant\na7<|im_end|>\n"
+    assert text_of(id for id, bit in zip(documents[7], masks[7]) if bit) == "a7"
     lists = write_lines(folder / "l.jsonl", [{"prompt": CHAT[0]["messages"] + CHAT[1]["messages"][:1],
                                               "completion": CHAT[1]["messages"][1:]}])
     atoll_data(lists, "--tokenizer", "bytes", "--template", template, "-o", out)
@@ -164,14 +168,11 @@ def check_sentencepiece(folder):
 
 def check_plain_end(folder, model, library):
     """A template whose end of an answer is no special token: the whole answer is trained, and one line warns."""
-    (folder / "chatml.jinja").write_text(
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
     answers = ["Ahoy. Over and out.", "b", "x y<", "x", "<|im_end|>", "é🐚"]
     chat = write_lines(folder / "ends.jsonl", [
         {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": answer}]} for answer in answers])
     out = folder / "out.tok"
-    flags = [chat, "--tokenizer", model, "--template", folder / "chatml.jinja", "--processes", 1, "-o", out]
+    flags = [chat, "--tokenizer", model, "--template", "chatml", "--processes", 1, "-o", out]
     told = atoll_data(*flags)
     assert told.count("warning") == 1 and "'<|im_end|>' follows them, which is no special token" in told, told
     for answer, ids, mask in zip(answers, *read(out)):

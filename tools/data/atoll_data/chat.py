@@ -15,6 +15,9 @@ from .conversation import CLOSE, OPEN, REASONING
 from .errors import DataError, need
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+# What --template chatml names: the format of OpenAI's ChatML, which many models use.
+CHATML = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
 
 class TemplateRefuses(Exception):
@@ -68,7 +71,7 @@ def environment():
 
 def templates_of(folder, settings, given):
     """The texts of the chat templates by name, and where they are from. A single template is `default`. As in
-    transformers, files come before tokenizer_config.json, and `given` is a name or a file."""
+    transformers, files come before tokenizer_config.json. `given` is a name, a file or chatml."""
     found, source = {}, "tokenizer_config.json"
     if folder:
         files = [("default", folder / "chat_template.jinja")]
@@ -86,11 +89,14 @@ def templates_of(folder, settings, given):
     if given in found:
         return {"default": found[given]}, f"{source}, template {given}"
     if given:
-        names = f"; the tokenizer has templates with the names {', '.join(sorted(found))}" if found else ""
-        return {"default": read_text(Path(given), f"--template {given}", names)}, given
+        if given == "chatml" and not Path(given).exists():
+            return {"default": CHATML}, given
+        names = f"only templates with the names {', '.join(sorted(found))}" if found else "no template of this name"
+        return {"default": read_text(Path(given), f"--template {given}",
+                                     f"; the tokenizer has {names}; --template takes a FILE or chatml as well")}, given
     if not found:
         raise DataError("the tokenizer has no chat_template.jinja and no chat_template in "
-                        "tokenizer_config.json: name a template with atoll-data --template FILE")
+                        "tokenizer_config.json: name a template with atoll-data --template FILE or --template chatml")
     return found, source
 
 

@@ -79,8 +79,8 @@ def parse(arguments):
     parser.add_argument("--format", choices=("auto", *records.FORMATS), default="auto")
     parser.add_argument("--ending", help="read all files as if their names had this ending, for example jsonl")
     parser.add_argument("--field", help="the key of the text in records of text; default: text")
-    parser.add_argument("--template", metavar="FILE|NAME", help="chat template: a file, or the name of one of the "
-                        "tokenizer's; default: tool_use for records with tools if it exists, else default")
+    parser.add_argument("--template", metavar="FILE|NAME", help="chat template: a file, the name of one of the "
+                        "tokenizer's, or chatml; default: tool_use for records with tools if it exists, else default")
     parser.add_argument("--template-args", metavar="JSON", default="{}",
                         help="variables of the chat template, for example '{\"enable_thinking\": false}'")
     parser.add_argument("--bos", metavar="TOKEN", help="begins a text; default: the tokenizer's")

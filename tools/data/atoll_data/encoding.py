@@ -74,7 +74,8 @@ class SentencePiece:
     """A SentencePiece model, as --tokenizer of atoll-train."""
 
     def __init__(self, path, settings):
-        library = need("sentencepiece", f"{path}: a SentencePiece model")
+        library = need("sentencepiece", f"{path}: a SentencePiece model",
+                       other=", or use the tokenizer.json of the same model (pip install tokenizers)")
         data = path.read_bytes()
         try:
             self.model = self.inner = library.SentencePieceProcessor(model_proto=data)

@@ -7,13 +7,13 @@ class DataError(Exception):
     """Wrong input. The text names the file, the record and the remedy."""
 
 
-def need(module, purpose, package=None):
-    """Imports an optional module, or says how to install it."""
+def need(module, purpose, package=None, other=""):
+    """Imports an optional module, or says how to install it. `other` is another remedy."""
     try:
         return importlib.import_module(module)
     except ImportError:
         package = package or module
-        raise DataError(f"{purpose} needs the Python package {package}: pip install {package}") from None
+        raise DataError(f"{purpose} needs the Python package {package}: pip install {package}{other}") from None
 
 
 def parse_json(text, place, whole_file=False):
