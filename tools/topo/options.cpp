@@ -62,11 +62,10 @@ void declare_machine(CLI::App& app, Options& options) {
   const std::string type = cli::words_type(machines);
   machines.emplace_back("list");
   app.add_option("--from,-i,FILE", options.from,
-                 "(also without the flag) describe the machine in FILE instead of this one: hwloc "
-                 "XML, NCCL XML, "
+                 "describe the machine in FILE instead of this one: hwloc XML, NCCL XML, "
                  "nvidia-smi topo -m or -q -x, rocm-smi --showtopo, atoll JSON, or a catalog name; "
                  "NAME=a.xml,b.txt merges several views of one host; repeat the option for more "
-                 "hosts")
+                 "hosts. The flag may be left out")
       ->type_name(type)
       ->option_text("FILE")
       ->expected(1)
