@@ -45,8 +45,9 @@ def check_assumptions(folder):
     assert "cluster-toolkit" in text and "8x400G by assumption" in text and "atoll-train plans the mesh 3x8" in text, text
     assert re.search(r"Below [0-9.]+ GB/s a host, hybrid_shard 3x8 wins", text), text
     assert re.search(r"mpirun -n 24 .*--strategy shard_optimizer --mesh 1x24 --seq 2048 --micro-batch 1 --global-batch 24", text), text
-    text = results(run("--model", "qwen2.5-7b", "--hosts", "3", "--mesh", "3x8"))
-    assert "hybrid_shard" in text and " 1x24 " not in text, text
+    text = results(run("--model", "qwen2.5-7b", "--hosts", "3", "--mesh", "3x8", "--dtype", "f32"))
+    assert "\nhybrid_shard " in text and " 1x24 " not in text and text.splitlines()[-1].endswith("--data FILE --dtype f32"), text
+    assert "--mesh 3x8 has no effect on shards with full_shard and others, which were not tried: only hybrid_shard" in text, text
     help_text = " ".join(run("--help-all").split())
     for default in ("CPU}=H100", "=8x400G", "--seq INT:INT in [1 - 16777215]=2048", "--hosts INT:INT in [0 - 8192]=1"):
         assert default in help_text, (default, help_text)
@@ -78,18 +79,24 @@ def check_gpus_and_models(folder):
 
 
 def check_progress(folder):
-    """A long search shows on a terminal how far it is, unless --quiet is given."""
-    for quiet in (False, True):
+    """A long search and a measurement show on a terminal how far they are, unless --quiet is given."""
+    search = ["--model", "llama-3.1-8b", "--hosts", "512", "--dtype", "auto", "--prefetch", "auto", "--growth"]
+    measure = ["--model", "mistral-tiny", "--measure", folder / "shown.json", "--measure-seconds", "2"]
+    searching = rb"predicting settings on 512 host\(s\) \([0-9]+ of [0-9]+\): [0-9]+ s"
+    for job, line in ((search, searching), ([*search, "--quiet"], searching),
+                      (measure, rb"measuring mistral-tiny with [0-9]+ layers, 1 process\(es\): [0-9]+ s")):
+        quiet = "--quiet" in job
         ours, theirs = pty.openpty()
-        process = subprocess.Popen([PLAN, "--model", "llama-3.1-8b", "--hosts", "512", "--dtype", "auto", "--prefetch", "auto",
-                                    "--growth", *["--quiet"] * quiet], stdout=subprocess.DEVNULL, stderr=theirs)
+        process = subprocess.Popen([PLAN, *job], stdout=subprocess.DEVNULL, stderr=theirs)
         shown, end = b"", time.monotonic() + (3 if quiet else 30)
-        while time.monotonic() < end and len(set(re.findall(rb"\([0-9]+ of [0-9]+\): [0-9]+ s", shown))) < 2:
+        while time.monotonic() < end and len(set(re.findall(line, shown))) < 2:
             if select.select([ours], [], [], 0.1)[0]:
                 shown += os.read(ours, 4096)
+        if job is measure:
+            assert process.wait(timeout=60) == 0
         process.kill()
         process.wait()
-        assert (b"predicting settings on 512 host(s) (" in shown) != quiet, shown
+        assert bool(re.search(line, shown)) != quiet, shown
         os.close(ours)
         os.close(theirs)
 
@@ -104,7 +111,11 @@ def check_advice_on_memory(folder):
     assert run("--model", "llama-3.1-8b", "--gpu", "V100", "--gpus-per-host", "1", "--hosts", "8", "--top", "1"
                ).count("does not fit") == 0
     text = run("--hosts", "2", "--strategy", "full_shard", "--mesh", "2x8", "--micro-batch", "1", "--recompute", "full")
-    assert " 1x16 " in text and "2x8" not in text, text
+    assert " 1x16 " in text and text.count("2x8") == 1 and "--mesh 2x8 has no effect on shards with full_shard: only" in text, text
+    for gpu, hosts in (("H100", 1), ("A30", 2)):
+        text = run("--model", "llama-3.1-8b", "--hosts", "4", "--gpu", gpu, "--json", folder / "least.json")
+        least = min(entry["memory_bytes"] for entry in found_in(folder / "least.json"))
+        assert re.search(rf"Least memory: full_shard 1x32, 1 rows, recompute full: {least / 1e9:.1f} GB of .* fits on {hosts} host", text), text
 
 
 def check_table(folder):
@@ -255,6 +266,8 @@ def check_advice(folder):
     assert "the global batch grows with the hosts" in text, text
     fixed = run("--model", "qwen2.5-7b", "--hosts", "4", "--recompute", "none", "--growth", "--global-batch", "64")
     assert fixed.count("global batch 64") == 3 and "has 64 rows on all" in fixed, fixed
+    wider = run("--model", "llama-3.1-8b", "--gpu", "L40S", "--hosts", "2", "--growth", "--global-batch", "64")
+    assert re.search(r" 12[0-9]\.[0-9] % of linear .*; it recomputes less\n", wider), wider
     slow = run("--model", "qwen2.5-7b", "--hosts", "16", "--micro-batch", "1", "--recompute", "none", "--strategy",
                "full_shard", "--inter", "TCP 1G", "--growth")
     assert "Beyond" in slow, slow
@@ -358,7 +371,12 @@ def check_wrong(folder):
             (["--inter", "1000x400G"], 2, "inter \"1000x400G\" is unknown"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "full_shard"], 2, "does not have the 16 ranks"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "hybrid_shard"], 2, "does not have the 16 ranks"),
-            (["--hosts", "2", "--global-batch", "7"], 2, "the next that is: 16"),
+            (["--hosts", "2", "--global-batch", "7"], 2, "the nearest: 16"),
+            (["--hosts", "3", "--global-batch", "100"], 2, "the nearest: 96 and 120"),
+            (["--nodes", "3"], 2, "did you mean --hosts?"),
+            (["--gradient_checkpointing"], 2, "did you mean --recompute full?"),
+            (["--gpu", "A100X"], 2, "unknown GPU \"A100X\" (did you mean A100?); known are"),
+            (["--gpu", "H100-PCIe", "--intra", "NVLink"], 2, "is unknown for H100-PCIe"),
             (["--strategy", "hybrid_shard", "--gpus-per-host", "2"], 2, "hybrid strategies need several hosts"),
             (["--measured", "100", "--html", folder / "x"], 2, "--measured excludes --html"),
             (["--measure", folder / "x", "--curve", "x"], 2, "--curve excludes --measure"),
@@ -371,7 +389,8 @@ def check_wrong(folder):
             (["--gpu", "RTX A1000"], 2, "unknown GPU \"RTX A1000\""),
             (["--global-batch", "34359738376"], 2, "more than 1048576 micro batches"),
             (["--top", "0"], 2, "--top"),
-            (["--gpu", "L40S", "--intra", "NVLink"], 2, "the rate of intra \"NVLink\" is unknown: use GB/s"),
+            (["--gpu", "L40S", "--intra", "NVLink"], 2,
+             "the rate of intra \"NVLink\" is unknown for L40S: use the GB/s of a ring, as in --intra 300"),
             (["--inter", "pigeons", "--hosts", "2"], 2, "pigeons"),
             (["--recompute", "some"], 2, "--recompute: some not in {none,selective,full,auto}"),
             (["--prefetch", "9"], 2, "--prefetch: 9 not in {0,1,2,"),

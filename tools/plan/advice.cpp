@@ -48,10 +48,11 @@ std::vector<Change> changes(const Job& job) {
   return all;
 }
 
-// Shards over twice as many hosts, up to the number at which the job fits; 0 if none does.
-int hosts_that_fit(Job job) {
+// Shards over `hosts`, and then twice as many, up to the number at which the job fits; 0 if none
+// does.
+int hosts_that_fit(Job job, int hosts) {
   constexpr int most_hosts = 1024;
-  for (int hosts = 2 * job.cluster.hosts; hosts <= most_hosts; hosts *= 2) {
+  for (; hosts <= most_hosts; hosts *= 2) {
     job.cluster.hosts = hosts;
     job.mesh = {1, job.ranks()};
     if (simulate(job).fits) return hosts;
@@ -82,25 +83,16 @@ std::string together(Job job, Prediction prediction) {
     return fmt::format("The job fits in {:.1f} GB if you {}", gb, fmt::join(done, ", and "));
   const bool shards = job.strategy == fsdp::Strategy::full_shard;
   job.strategy = fsdp::Strategy::full_shard;
-  const int hosts = hosts_that_fit(job);
+  const int hosts = hosts_that_fit(job, 2 * job.cluster.hosts);
   const std::string needs = hosts > 0 ? fmt::format("it fits on {} hosts{}", hosts,
                                                     shards ? "" : " with --strategy full_shard")
                                       : std::string("more hosts do not help");
   return fmt::format("All of them together need {:.1f} GB; with them, {}", gb, needs);
 }
 
-// Why `best` is faster than `other`.
-const char* cause(const Candidate& best, const Candidate& other) {
-  const auto per_token = [&](double Prediction::*seconds) {
-    return other.prediction.*seconds / other.job.tokens() -
-           best.prediction.*seconds / best.job.tokens();
-  };
-  const double whole = per_token(&Prediction::step_s);
-  const double share = whole > 0 ? per_token(&Prediction::exposed_s) / whole : 0;
-  if (share > 0.5) return "less of its communication is exposed";
-  return best.job.recompute == other.job.recompute && best.job.micro_batch == other.job.micro_batch
-             ? "its collectives slow compute less, or each GPU updates fewer parameters"
-             : "it recomputes less, or its larger micro batches fit in memory";
+std::string settings(const Job& job) {
+  return fmt::format("{} {}x{}, {} rows, recompute {}", fsdp::name(job.strategy),
+                     job.mesh.replicate, job.mesh.shard, job.micro_batch, name(job.recompute));
 }
 
 }  // namespace
@@ -172,18 +164,26 @@ std::string tight(const std::vector<Candidate>& found) {
   const auto other = std::ranges::find_if(
       found, [&](const Candidate& candidate) { return share(candidate) <= safe; });
   if (other == found.end()) return text;
-  const Job& job = other->job;
-  return text +
-         fmt::format(". With a tenth to spare: {} {}x{}, {} rows, recompute {}, {:.0f} tokens/s",
-                     fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard, job.micro_batch,
-                     name(job.recompute), other->prediction.tokens_per_s);
+  return text + fmt::format(". With a tenth to spare: {}, {:.0f} tokens/s", settings(other->job),
+                            other->prediction.tokens_per_s);
+}
+
+std::string least_memory(const std::vector<Candidate>& found) {
+  if (found.empty() || !found.front().prediction.fits) return {};
+  const Candidate& least = *std::ranges::min_element(found, {}, all_bytes);
+  const int all = least.job.cluster.hosts, fewest = hosts_that_fit(least.job, 1);
+  return fmt::format(
+      "Least memory: {}: {:.1f} GB of the {:.1f} GB of a rank; it fits on {} host(s)",
+      settings(least.job), all_bytes(least) / 1e9,
+      static_cast<double>(least.job.cluster.compute.memory_bytes) / 1e9,
+      fewest > 0 ? std::min(fewest, all) : all);
 }
 
 std::vector<std::string> remarks_on(const std::vector<Candidate>& found) {
   const auto& [job, prediction] = found.front();
   std::vector<std::string> remarks;
   if (!prediction.fits) remarks = savings(job, prediction);
-  for (std::string text : {reason(found), other_mesh(found), tight(found)}) {
+  for (std::string text : {reason(found), other_mesh(found), tight(found), least_memory(found)}) {
     if (!text.empty()) remarks.push_back(std::move(text));
   }
   return remarks;
@@ -212,7 +212,7 @@ std::vector<std::string> savings(const Job& job, const Prediction& prediction) {
   }
   Job wide = job;
   wide.strategy = fsdp::Strategy::full_shard;
-  if (const int hosts = hosts_that_fit(wide); hosts > 0)
+  if (const int hosts = hosts_that_fit(wide, 2 * job.cluster.hosts); hosts > 0)
     texts.push_back(fmt::format("With --strategy full_shard alone, it fits on {} hosts", hosts));
   return texts;
 }

@@ -13,6 +13,7 @@
 #include "atoll/mesh_plan.hpp"
 #include "atoll/tooling/load.hpp"
 #include "atoll/topology.hpp"
+#include "cli/cli.hpp"
 #include "fail.hpp"
 
 namespace plan {
@@ -66,7 +67,9 @@ struct Rates {
   std::string source = "a ring over PCIe 4.0 or 5.0 (NVIDIA/nccl 1639)";
 };
 
-std::optional<Rates> intra_rates_of(const std::string& gpu, const std::string& intra, int ranks) {
+// `links_gbyte_s` is the rate of the links in the topology; 0 without one.
+std::optional<Rates> intra_rates_of(const std::string& gpu, const std::string& intra, int ranks,
+                                    double links_gbyte_s) {
   const auto board = std::ranges::find_if(boards, [&](const Inside& b) { return has(gpu, b.gpu); });
   static const std::regex number("([0-9]{1,5}(?:\\.[0-9]+)?) ?(gb/s)?");
   if (std::smatch match; std::regex_match(intra, match, number))
@@ -92,8 +95,9 @@ std::optional<Rates> intra_rates_of(const std::string& gpu, const std::string& i
   const std::array<std::string_view, 5> words = {"nvswitch", "nvlink", "sxm", "xgmi", "infinity"};
   const bool names_links =
       std::ranges::any_of(words, [&](std::string_view word) { return has(intra, word); });
-  // Nothing says how fast the links of a GPU without an entry are.
-  return names_links && board != boards.end() ? std::optional(nvlink) : std::nullopt;
+  // Nothing says how fast the links of a GPU without an entry are. A card has none of its own.
+  const bool has_links = board != boards.end() && (!has(gpu, "pcie") || links_gbyte_s > 0);
+  return names_links && has_links ? std::optional(nvlink) : std::nullopt;
 }
 
 // Returns the rates over the links that a topology has. A ring reaches the same share of them as on
@@ -209,10 +213,13 @@ double ring_of_host(const atoll::Topology& topology, const std::string& host) {
 atoll::ComputeModel compute_of(const ClusterText& text) {
   const bool known = has_model(text.gpu);
   if (!known && (text.peak_tflops == 0 || text.memory_gib == 0 || text.memory_gbyte_s == 0)) {
+    const auto names = atoll::compute_model_names();
+    const std::string near = cli::nearest(text.gpu, names);
     train::fail(atoll::ErrorCode::not_found,
-                "unknown GPU \"{}\"; known are {}; any other GPU needs --peak, --memory and "
+                "unknown GPU \"{}\"{}; known are {}; any other GPU needs --peak, --memory and "
                 "--bandwidth",
-                text.gpu, fmt::join(atoll::compute_model_names(), ", "));
+                text.gpu, near.empty() ? "" : fmt::format(" (did you mean {}?)", near),
+                fmt::join(names, ", "));
   }
   atoll::ComputeModel model = atoll::find_compute_model(known ? text.gpu : "H100");
   if (!known) {
@@ -293,11 +300,11 @@ KnownCluster cluster_of(const ClusterText& text) {
       std::abs(static_cast<double>(memory) / of_model - 1) > 0.05 && memory > 0 &&
       text.memory_gib == 0)
     cluster.compute.memory_bytes = memory;
-  auto inside = intra_rates_of(gpu, intra, text.ranks_per_host);
+  auto inside = intra_rates_of(gpu, intra, text.ranks_per_host, text.links_gbyte_s);
   if (!inside && text.links_gbyte_s > 0)
     inside = Rates{0.8 * text.links_gbyte_s, 0, "estimate: 80 % of the links of the topology"};
   if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
-  const Rates rates = over_links(inside.value_or(*intra_rates_of(gpu, "", text.ranks_per_host)),
+  const Rates rates = over_links(inside.value_or(*intra_rates_of(gpu, "", text.ranks_per_host, 0)),
                                  gpu, text.links_gbyte_s);
   cluster.fabric.intra_gbyte_s = rates.ring;
   cluster.fabric.nvls_gbyte_s = rates.nvls;

@@ -205,7 +205,7 @@ void declare_results(CLI::App& app, Flags& f) {
       ->needs("--tokens");
   app.add_option("--json", f.json, "file for the predictions");
   app.add_option("--html", f.html, "file for a page with table, timeline, memory and growth");
-  app.add_flag("--quiet", f.quiet, "show no progress of a long search");
+  app.add_flag("--quiet", f.quiet, "show no progress of a long search or measurement");
 }
 
 // Flags that have no effect beside each other.
@@ -232,6 +232,30 @@ void declare(CLI::App& app, Flags& flags) {
                           {"--model", "--seq", "--global-batch", "--dtype", "--strategy", "--mesh",
                            "--lora-rank", "--gpu", "--topology", "--hosts", "--gpus-per-host",
                            "--intra", "--inter", "--explain", "--growth", "--json", "--html"});
+}
+
+std::span<const cli::ForeignName> foreign_flags() {
+  static constexpr cli::ForeignName all[] = {
+      {"nodes", "--hosts"},
+      {"nnodes", "--hosts"},
+      {"num-nodes", "--hosts"},
+      {"gpus", "--gpus-per-host"},
+      {"ngpus", "--gpus-per-host"},
+      {"num-gpus", "--gpus-per-host"},
+      {"gpus-per-node", "--gpus-per-host"},
+      {"nproc-per-node", "--gpus-per-host"},
+      {"batch-size", "--micro-batch"},
+      {"micro-batch-size", "--micro-batch"},
+      {"per-device-train-batch-size", "--micro-batch"},
+      {"gradient-accumulation-steps", "--micro-batches"},
+      {"seq-len", "--seq"},
+      {"seq-length", "--seq"},
+      {"max-length", "--seq"},
+      {"max-seq-length", "--seq"},
+      {"gradient-checkpointing", "--recompute full"},
+      {"model-name-or-path", "--model"},
+  };
+  return all;
 }
 
 void check(const Flags& flags) {

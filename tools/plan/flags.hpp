@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "cli/cli.hpp"
 #include "plan/cluster.hpp"
 
 namespace CLI {
@@ -40,6 +42,9 @@ struct Flags {
 // Adds the flags of atoll-plan, and --version and the like, to `app`. Parsing fills `flags`, which
 // must live as long as `app`.
 void declare(CLI::App& app, Flags& flags);
+
+// Flags of trainers and of launchers, and what has their place here.
+std::span<const cli::ForeignName> foreign_flags();
 
 // Throws Error(invalid_argument) for values that have no effect beside each other, or that need one
 // another.

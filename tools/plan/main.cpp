@@ -163,11 +163,14 @@ plan::Job job_of(const Flags& f) {
     if (plan::has_model(machine.gpu)) cluster.gpu = machine.gpu;
   }
   const auto known = plan::cluster_of(cluster);
-  train::require(
-      known.unknown.empty(),
-      "the rate of {} is unknown: use GB/s in one direction, or a text such as NVSwitch, "
-      "PCIe, 8x400G or \"TCP 100G\"",
-      known.unknown.empty() ? "" : known.unknown.front());
+  const std::string unknown = known.unknown.empty() ? "" : known.unknown.front();
+  train::require(!unknown.starts_with("intra"),
+                 "the rate of {} is unknown for {}: use the GB/s of a ring, as in --intra 300, or "
+                 "PCIe, or NVSwitch on boards such as those of H100",
+                 unknown, known.cluster.compute.name);
+  train::require(unknown.empty(),
+                 "the rate of {} is unknown: use a text such as 8x400G, 4xHDR or \"TCP 100G\"",
+                 unknown);
   job.cluster = known.cluster;
   if (!f.machine.empty()) use_machine(f, machine, job.cluster);
   if (job.cluster.compute.name == "V100" && f.dtype != "f32")
@@ -311,7 +314,8 @@ void run(Flags& f, const CLI::App& app) {
   if (!f.measure.empty()) {
     job.micro_batch = std::max<std::int64_t>(1, f.micro_batch);
     if (f.recompute != "auto") job.recompute = recompute_from(f.recompute);
-    plan::measure(job, {std::max(1, f.gpus_per_host), f.threads, f.device, f.measure_seconds},
+    plan::measure(job,
+                  {std::max(1, f.gpus_per_host), f.threads, f.device, f.measure_seconds, f.quiet},
                   f.measure);
     return;
   }
@@ -331,10 +335,12 @@ void run(Flags& f, const CLI::App& app) {
   auto found = plan::search(job, space);
   if (explains) return explain(f, past, found);
   const std::int64_t once = job.ranks() * std::max<std::int64_t>(1, f.micro_batch);
-  train::require(!found.empty() || f.global_batch == 0,
+  const std::int64_t below = f.global_batch / once * once;
+  train::require(!found.empty() || f.global_batch == below,
                  "--global-batch {}: it is not a multiple of {} ranks times the micro batch; the "
-                 "next that is: {}",
-                 f.global_batch, job.ranks(), (f.global_batch / once + 1) * once);
+                 "nearest: {}{}",
+                 f.global_batch, job.ranks(), below > 0 ? fmt::format("{} and ", below) : "",
+                 below + once);
   train::require(
       !found.empty(),
       "--strategy {}: hybrid strategies need several hosts, or an even number of GPUs above 2",
@@ -342,9 +348,7 @@ void run(Flags& f, const CLI::App& app) {
   plan::warn_of_curves(f.curves, found);
   plan::warn_of_guesses(found, f);
   plan::Findings findings{.candidates = std::move(found), .assumptions = assumptions};
-  findings.remarks = plan::remarks_on(findings.candidates);
-  if (std::string line = plan::command(findings.candidates.front(), f); !line.empty())
-    findings.remarks.push_back(std::move(line));
+  findings.remarks = plan::remarks(findings.candidates, f);
   if (f.growth || !f.html.empty())
     findings.scaling = plan::scaling_of(findings.candidates.front(), space);
   display.reset();
@@ -360,7 +364,8 @@ int main(int argc, char** argv) {
                "atoll-plan");
   app.footer(examples);
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return "atoll-plan: " + cli::complaint(*failed, error) + " (--help-all lists the flags)\n";
+    return "atoll-plan: " + cli::complaint(*failed, error, plan::foreign_flags()) +
+           " (--help-all lists the flags)\n";
   });
   Flags flags;
   try {

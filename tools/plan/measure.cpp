@@ -23,6 +23,7 @@
 #include "loop/engine_model.hpp"
 #include "loop/rank_compute.hpp"
 #include "plan/cluster.hpp"
+#include "report/phase.hpp"
 #include "report/utilization.hpp"
 
 namespace plan {
@@ -287,6 +288,11 @@ void measure(const Job& whole, const MeasureOptions& wanted, const std::filesyst
   std::vector<pid_t> children;
   for (int rank = 0; rank < options.ranks; ++rank)
     children.push_back(start(job, options, rank, rank == 0 ? file : std::filesystem::path()));
+  // The display has a thread, so it starts after the processes.
+  std::optional<train::PhaseDisplay> display;
+  if (!options.quiet) display.emplace(stderr, train::progress_options_for(stderr).surface);
+  const train::Phase phase(fmt::format("measuring {} with {} layers, {} process(es)",
+                                       job.model.name, job.model.layers, options.ranks));
   bool failed = false;
   for (const pid_t child : children) {
     int status = 1;

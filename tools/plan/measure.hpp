@@ -16,6 +16,7 @@ struct MeasureOptions {
   int threads = 1;  // compute threads of each process, on CPUs
   std::string device = "auto";  // "cpu" (or "host"), "cuda", or "auto": GPUs if there are any
   double seconds = 10;          // time for passes; the first pass does not count
+  bool quiet = false;           // shows no progress
 };
 
 // Measures in this process, as the rank `rank` of `options.ranks`, and returns the text of the

@@ -127,8 +127,19 @@ std::string rows_text(const Job& job, const Flags& f) {
       rows, f.micro_batches, job.ranks());
 }
 
-}  // namespace
+// Says which strategies ignore --mesh; "" if none that may be tried does.
+std::string mesh_remark(const Job& job, const Flags& f) {
+  if (f.mesh.empty()) return {};
+  const atoll::MeshShape given = atoll::parse_mesh(f.mesh);
+  const bool all = f.strategy == "auto";
+  if (all ? given.replicate == 1 : job.mesh == given) return {};
+  return fmt::format(
+      "--mesh {} has no effect on shards with {}: only hybrid_shard and hybrid_shard_grad follow "
+      "the mesh",
+      f.mesh, all ? "full_shard and others, which were not tried" : f.strategy);
+}
 
+// The command line of atoll-train for a candidate; "" if there is none.
 std::string command(const Candidate& candidate, const Flags& f) {
   const auto& [job, prediction] = candidate;
   const bool is_changed = f.layers + f.hidden + f.heads + f.kv_heads + f.ffn > 0;
@@ -140,9 +151,22 @@ std::string command(const Candidate& candidate, const Flags& f) {
       job.ranks(), f.model, fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard, job.seq,
       job.micro_batch, job.ranks() * job.micro_batch * job.micro_batches, name(job.recompute));
   if (job.model.adapters.rank > 0) text += fmt::format(" --lora-rank {}", job.model.adapters.rank);
+  if (job.dtype == atoll::DType::f32) text += " --dtype f32";
+  if (job.reduce_dtype == atoll::DType::bf16) text += " --reduce-dtype bf16";
+  if (job.prefetch != 1) text += fmt::format(" --prefetch {}", job.prefetch);
   if (job.moments == atoll::DType::bf16) text += " --moments bf16";
   if (job.fp8) text += " --fp8";
   return text;
+}
+
+}  // namespace
+
+std::vector<std::string> remarks(const std::vector<Candidate>& found, const Flags& f) {
+  std::vector<std::string> all = remarks_on(found);
+  for (std::string text : {mesh_remark(found.front().job, f), command(found.front(), f)}) {
+    if (!text.empty()) all.push_back(std::move(text));
+  }
+  return all;
 }
 
 nlohmann::ordered_json assumptions(const Job& job, const Flags& f) {
@@ -233,8 +257,8 @@ void print(const Findings& findings, const Flags& f) {
   while (shown < std::min(found.size(), f.top) && (shown == 0 || found[shown].prediction.fits))
     print_line(found[shown++], best, f);
   fmt::print("{}", rest_line(found, shown));
-  for (const std::string& text : findings.remarks) fmt::print("{}\n", text);
   print_memory(best);
+  for (const std::string& text : findings.remarks) fmt::print("{}\n", text);
   if (f.growth) fmt::print("{}", growth(findings.scaling, f.global_batch));
   if (const std::string cost = cost_text(best, f); !cost.empty()) fmt::print("{}\n", cost);
 }

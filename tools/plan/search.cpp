@@ -178,6 +178,22 @@ std::string_view name(train::Recompute recompute) {
   return "full";
 }
 
+const char* cause(const Candidate& best, const Candidate& other) {
+  const auto per_token = [](const Candidate& one, double Prediction::*seconds) {
+    return one.prediction.*seconds * one.job.ranks() / one.job.tokens();
+  };
+  const auto saved = [&](double Prediction::*seconds) {
+    return per_token(other, seconds) - per_token(best, seconds);
+  };
+  const double whole = saved(&Prediction::step_s);
+  if (whole > 0 && saved(&Prediction::exposed_s) > 0.5 * whole)
+    return "less of its communication is exposed";
+  if (best.job.recompute < other.job.recompute) return "it recomputes less";
+  return best.job.micro_batch > other.job.micro_batch
+             ? "its larger micro batches fit in memory"
+             : "its collectives slow compute less, or each GPU updates fewer parameters";
+}
+
 std::vector<Candidate> search(const Job& base, const SearchSpace& space) {
   std::vector<Job> jobs;
   if (space.dtypes.empty()) add_jobs(base, space, jobs);
@@ -219,9 +235,8 @@ std::string growth(const Scaling& scaling, std::int64_t global_batch) {
            ? fmt::format("the global batch has {} rows on all of them:\n", global_batch)
            : fmt::format("the global batch grows with the hosts (--global-batch {} fixes it):\n",
                          rows));
-  // Tokens/s of one host when the job uses the fewest hosts on which it fits.
-  double one = 0;
-  int fewest = 0;
+  const Candidate* first = nullptr;  // on the fewest hosts on which the job fits
+  double one = 0;                    // its tokens/s of one host
   double before = 0;
   int worth = 0, hosts_before = 0;
   bool wasted = false;
@@ -232,16 +247,17 @@ std::string growth(const Scaling& scaling, std::int64_t global_batch) {
       text += no_fit_line(scaling, i);
       continue;
     }
-    if (fewest == 0) {
-      fewest = hosts;
+    if (first == nullptr) {
+      first = &scaling.best[i];
       one = p.tokens_per_s / hosts;
     }
+    const double share = p.tokens_per_s / (one * hosts);
     text += fmt::format(
         "{:>7} {:>14.0f} {:>6.1f} % of linear  {} {}x{}, {} rows x {}, recompute {}, "
-        "global batch {}\n",
-        hosts, p.tokens_per_s, 100 * p.tokens_per_s / (one * hosts), fsdp::name(job.strategy),
-        job.mesh.replicate, job.mesh.shard, job.micro_batch, job.micro_batches, name(job.recompute),
-        rows_of(job));
+        "global batch {}{}\n",
+        hosts, p.tokens_per_s, 100 * share, fsdp::name(job.strategy), job.mesh.replicate,
+        job.mesh.shard, job.micro_batch, job.micro_batches, name(job.recompute), rows_of(job),
+        share > 1.005 ? fmt::format("; {}", cause(scaling.best[i], *first)) : "");
     const double added = (p.tokens_per_s - before) / (hosts - hosts_before);
     wasted = wasted || added < one / 2;
     if (!wasted) worth = hosts;
@@ -251,7 +267,7 @@ std::string growth(const Scaling& scaling, std::int64_t global_batch) {
   if (wasted)
     text += fmt::format(
         "Beyond {} host(s), a further host adds less than half of the tokens/s of a host on {}.\n",
-        worth, fewest);
+        worth, first->job.cluster.hosts);
   return text;
 }
 

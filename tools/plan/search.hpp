@@ -43,6 +43,9 @@ std::vector<atoll::MeshShape> meshes_of(const Job& job);
 
 std::string_view name(train::Recompute recompute);
 
+// Why a GPU has more tokens/s with `best` than with `other`.
+const char* cause(const Candidate& best, const Candidate& other);
+
 // The best settings on several numbers of hosts, in ascending order.
 struct Scaling {
   std::vector<int> hosts{};
@@ -58,10 +61,11 @@ Scaling scaling_of(const Candidate& best, const SearchSpace& space);
 std::int64_t rows_of(const Job& job);
 
 // A line that says whether the global batch grows or has `global_batch` rows (0: it grows), and one
-// for each number of hosts: tokens/s, the share of linear growth, and the settings. The last
-// line names the number of hosts beyond which a further host adds less than half of the tokens/s
-// that a host gives on the fewest hosts on which the job fits. One line names the numbers of hosts on
-// which the job does not fit, and the last line does not consider them.
+// for each number of hosts: tokens/s, the share of linear growth, the settings, and the cause of a
+// share above 100 %. The last line names the number of hosts beyond which a further host adds less
+// than half of the tokens/s that a host gives on the fewest hosts on which the job fits. One line
+// names the numbers of hosts on which the job does not fit, and the last line does not consider
+// them.
 std::string growth(const Scaling& scaling, std::int64_t global_batch);
 
 }  // namespace plan
