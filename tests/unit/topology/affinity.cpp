@@ -43,6 +43,24 @@ Topology hosts_with_rails(int gpus) {
   return topology;
 }
 
+// Returns the NICs of each GPU as text: "USED,USED of NEAREST,NEAREST: WHY".
+Names uses(const Topology& topology) {
+  Names text;
+  for (const Affinity& one : find_affinity(topology))
+    text.push_back(
+        fmt::format("{} of {}: {}", fmt::join(one.use, ","), fmt::join(one.nearest, ","), one.why));
+  return text;
+}
+
+// Returns each rail as text: "INDEX EVIDENCE: NICS of GPUS".
+Names rails_of(const Topology& topology) {
+  Names text;
+  for (const Rail& rail : find_rails(topology, find_affinity(topology)))
+    text.push_back(fmt::format("{} {}: {} of {}", rail.index, rail.evidence,
+                               fmt::join(rail.nics, " "), fmt::join(rail.gpus, " ")));
+  return text;
+}
+
 std::optional<PathLevel> level(const std::string& a, const std::string& b) {
   Topology topology;
   machines::add_host(topology, "a", 1);
@@ -102,16 +120,12 @@ TEST_CASE("affinity: the nearest NIC, and the one to use when that is down") {
   TopologyNic& down = add_nic(topology, "mlx5_1", "pci0000:37/37:01.0");
   down.numa = 0;
   down.state = "down";
-  const auto affinity = find_affinity(topology);
-  REQUIRE(affinity.size() == 2);
-  CHECK(affinity[0].nearest == Names{"a/mlx5_0"});
-  CHECK(affinity[0].use == Names{"a/mlx5_0"});
-  CHECK(affinity[0].level == PathLevel::pix);
-  CHECK(affinity[0].why == "mlx5_0 is nearest (PIX)");
-  CHECK(affinity[1].nearest == Names{"a/mlx5_1"});
-  CHECK(affinity[1].use == Names{"a/mlx5_0"});
-  CHECK(affinity[1].why ==
-        "mlx5_0 is nearest (NODE); mlx5_1 is as near as a chosen NIC or nearer, but down");
+  CHECK(find_affinity(topology)[0].level == PathLevel::pix);
+  CHECK(
+      uses(topology) ==
+      Names{"a/mlx5_0 of a/mlx5_0: mlx5_0 is nearest (PIX)",
+            "a/mlx5_0 of a/mlx5_1: mlx5_0 is nearest (NODE); mlx5_1 is as near as a chosen NIC or "
+            "nearer, but down"});
 }
 
 TEST_CASE("affinity: ties are spread, in the order in which people count") {
@@ -120,18 +134,13 @@ TEST_CASE("affinity: ties are spread, in the order in which people count") {
   for (auto& card : topology.gpus) card.pci_path = "pci0000:15/15:01.0";
   for (const char* name : {"mlx5_10", "mlx5_2", "mlx5_1"})
     add_nic(topology, name, "pci0000:15/15:01.0");
-  auto affinity = find_affinity(topology);
-  CHECK(affinity[0].nearest == Names{"a/mlx5_1", "a/mlx5_2", "a/mlx5_10"});
-  CHECK(affinity[0].use == Names{"a/mlx5_1"});
-  CHECK(affinity[1].use == Names{"a/mlx5_2"});
-  CHECK(affinity[1].why ==
-        "mlx5_2 is nearest (PIX); 2 GPUs are equally near to mlx5_1, mlx5_2 and mlx5_10 and "
-        "spread over them, 1 NIC left over");
-
+  CHECK(uses(topology)[0].starts_with("a/mlx5_1 of a/mlx5_1,a/mlx5_2,a/mlx5_10: "));
+  CHECK(uses(topology)[1] ==
+        "a/mlx5_2 of a/mlx5_1,a/mlx5_2,a/mlx5_10: mlx5_2 is nearest (PIX); 2 GPUs are equally near "
+        "to mlx5_1, mlx5_2 and mlx5_10 and spread over them, 1 NIC left over");
   add_nic(topology, "mlx5_11", "pci0000:15/15:01.0");
-  affinity = find_affinity(topology);
-  CHECK(affinity[0].use == Names{"a/mlx5_1", "a/mlx5_2"});
-  CHECK(affinity[1].use == Names{"a/mlx5_10", "a/mlx5_11"});
+  CHECK(uses(topology)[0].starts_with("a/mlx5_1,a/mlx5_2 of "));
+  CHECK(uses(topology)[1].starts_with("a/mlx5_10,a/mlx5_11 of "));
 }
 
 TEST_CASE("affinity: as many GPUs and NICs as a host may have take little time") {
@@ -161,12 +170,9 @@ TEST_CASE("affinity: virtual NICs and those of a lesser fabric are not used") {
   socket.layer = "ethernet";
   add_nic(topology, "veth1", "pci0000:15/15:01.0", 10).is_virtual = true;
   add_nic(topology, "mlx5_0", "pci0000:37").numa = 0;
-  const auto affinity = find_affinity(topology);
-  CHECK(affinity[0].nearest == Names{"a/eth0"});
-  CHECK(affinity[0].use == Names{"a/mlx5_0"});
-  CHECK(affinity[0].why ==
-        "mlx5_0 is nearest (NODE); eth0 is as near as a chosen NIC or nearer, but a plain network "
-        "interface");
+  CHECK(uses(topology)[0] ==
+        "a/mlx5_0 of a/eth0: mlx5_0 is nearest (NODE); eth0 is as near as a chosen NIC or nearer, "
+        "but a plain network interface");
   const auto why_with = [&](const std::string& layer, double gbit_s) {
     Topology two = topology;
     TopologyNic& other = add_nic(two, "mlx5_1", "pci0000:15/15:01.0", gbit_s);
@@ -227,15 +233,11 @@ TEST_CASE("affinity: where no source tells the way, nothing is nearest and all a
   for (auto& card : topology.gpus) card.numa = -1;
   add_nic(topology, "mlx5_0", "");
   add_nic(topology, "mlx5_1", "");
-  auto affinity = find_affinity(topology);
-  CHECK(affinity[0].nearest.empty());
-  CHECK_FALSE(affinity[0].level);
-  CHECK(affinity[0].use == Names{"a/mlx5_0"});
-  CHECK(affinity[1].use == Names{"a/mlx5_1"});
+  CHECK_FALSE(find_affinity(topology)[0].level);
+  CHECK(uses(topology)[0].starts_with("a/mlx5_0 of : "));
+  CHECK(uses(topology)[1].starts_with("a/mlx5_1 of : "));
   topology.nics.clear();
-  affinity = find_affinity(topology);
-  CHECK(affinity[0].use.empty());
-  CHECK(affinity[0].why == "no active NIC that joins hosts");
+  CHECK(uses(topology)[0] == " of : no active NIC that joins hosts");
 }
 
 TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") {
@@ -274,21 +276,14 @@ TEST_CASE("usable rate: the least of port, PCIe link and share of the adapter") 
 
 TEST_CASE("rails: equal positions of the hosts, until a fabric file names leaves") {
   Topology topology = hosts_with_rails(2);
-  auto rails = find_rails(topology, find_affinity(topology));
-  REQUIRE(rails.size() == 2);
-  CHECK(rails[1].index == 1);
-  CHECK(rails[1].nics == Names{"a/mlx5_1", "b/mlx5_1"});
-  CHECK(rails[1].gpus == Names{gpu("a", 1), gpu("b", 1)});
-  CHECK(rails[1].evidence == "assumed");
+  CHECK(rails_of(topology) == Names{"0 assumed: a/mlx5_0 b/mlx5_0 of a/gpu0 b/gpu0",
+                                    "1 assumed: a/mlx5_1 b/mlx5_1 of a/gpu1 b/gpu1"});
 
   // The cables of host b are crossed: mlx5_0 is on leaf switch 2, and mlx5_1 is on leaf switch 1.
   for (auto& nic : topology.nics)
     nic.facts["leaf"] = (nic.id == "a/mlx5_0" || nic.id == "b/mlx5_1") ? "leaf-1" : "leaf-2";
-  rails = find_rails(topology, find_affinity(topology));
-  REQUIRE(rails.size() == 2);
-  CHECK(rails[0].nics == Names{"a/mlx5_0", "b/mlx5_1"});
-  CHECK(rails[0].gpus == Names{gpu("a", 0), gpu("b", 1)});
-  CHECK(rails[0].evidence == "fabric");
+  CHECK(rails_of(topology) == Names{"0 fabric: a/mlx5_0 b/mlx5_1 of a/gpu0 b/gpu1",
+                                    "1 fabric: a/mlx5_1 b/mlx5_0 of a/gpu1 b/gpu0"});
 }
 
 TEST_CASE("rails: GPUs that share a NIC share its rail; hosts without GPUs count NICs") {
@@ -296,17 +291,13 @@ TEST_CASE("rails: GPUs that share a NIC share its rail; hosts without GPUs count
   machines::add_host(topology, "a", 2);
   for (auto& card : topology.gpus) card.pci_path = "pci0000:15";
   add_nic(topology, "mlx5_0", "pci0000:15");
-  auto rails = find_rails(topology, find_affinity(topology));
-  REQUIRE(rails.size() == 1);
-  CHECK(rails[0].gpus.size() == 2);
-  CHECK(rails[0].nics == Names{"a/mlx5_0"});
+  CHECK(rails_of(topology) == Names{"0 assumed: a/mlx5_0 of a/gpu0 a/gpu1"});
 
   Topology cpus = machines::cpus(2);
   for (const std::string host : {"a", "b"})
     for (const char* name : {"mlx5_1", "mlx5_0"}) add_nic(cpus, name, "", 100, host);
-  rails = find_rails(cpus, {});
-  REQUIRE(rails.size() == 2);
-  CHECK(rails[0].nics == Names{"a/mlx5_0", "b/mlx5_0"});
+  CHECK(rails_of(cpus) ==
+        Names{"0 assumed: a/mlx5_0 b/mlx5_0 of ", "1 assumed: a/mlx5_1 b/mlx5_1 of "});
 }
 
 TEST_CASE("diff: what was added, lost and changed") {
@@ -320,17 +311,11 @@ TEST_CASE("diff: what was added, lost and changed") {
   after.hosts[0].host_cores = 4;
   add_nic(after, "mlx5_0", "");
   after.links.pop_back();
-  auto lines = diff(before, after);
-  const auto has = [&](const std::string& line) {
-    return std::ranges::find(lines, line) != lines.end();
-  };
-  CHECK(has("+ a/mlx5_0"));
-  CHECK(has("- a/gpu7 - a/nvswitch0 (nvlink)"));
-  CHECK(has("~ a/gpu2: nvlink.active unknown -> 17"));
-  CHECK(has("~ a: cores 8 -> 4"));
-  CHECK(has("~ island of a/gpu0: GPUs 8 -> 7"));
-  CHECK(has("+ island of a/gpu7"));
-  CHECK(lines.size() == 6);
+  Names lines = diff(before, after);
+  std::ranges::sort(lines);
+  CHECK(lines == Names{"+ a/mlx5_0", "+ island of a/gpu7", "- a/gpu7 - a/nvswitch0 (nvlink)",
+                       "~ a/gpu2: nvlink.active unknown -> 17", "~ a: cores 8 -> 4",
+                       "~ island of a/gpu0: GPUs 8 -> 7"});
   const auto p1 = [](PathLevel one) {
     Topology wired = machines::hgx(1);
     wired.paths.push_back({.a = gpu("a", 0), .b = gpu("a", 1), .level = one});
@@ -347,20 +332,15 @@ TEST_CASE("diff: what was added, lost and changed") {
 TEST_CASE("rails: a port that is down moves no other; its GPU borrows the least used NIC near it") {
   Topology topology = hosts_with_rails(4);
   topology.nics[1].state = "down";
-  const auto affinity = find_affinity(topology);
-  CHECK(affinity[0].use == Names{"a/mlx5_0"});
-  CHECK(affinity[1].nearest == Names{"a/mlx5_1"});
-  CHECK(affinity[1].use == Names{"a/mlx5_0"});
-  CHECK(affinity[2].use == Names{"a/mlx5_2"});
-  const auto rails = find_rails(topology, affinity);
-  REQUIRE(rails.size() == 4);
-  CHECK(rails[0].nics == Names{"a/mlx5_0", "b/mlx5_0"});
-  CHECK(rails[0].gpus == Names{gpu("a", 0), gpu("a", 1), gpu("b", 0)});
+  CHECK(uses(topology)[0].starts_with("a/mlx5_0 of a/mlx5_0: "));
+  CHECK(uses(topology)[1].starts_with("a/mlx5_0 of a/mlx5_1: "));
+  CHECK(uses(topology)[2].starts_with("a/mlx5_2 of a/mlx5_2: "));
   // Rails are listed in the order in which GPUs use them. The NIC b/mlx5_1 is alone on the last
   // rail, because a/mlx5_1 is down.
-  CHECK(rails[1].nics == Names{"a/mlx5_2", "b/mlx5_2"});
-  CHECK(rails[3].nics == Names{"b/mlx5_1"});
-  CHECK(rails[3].gpus == Names{gpu("b", 1)});
+  CHECK(rails_of(topology) == Names{"0 assumed: a/mlx5_0 b/mlx5_0 of a/gpu0 a/gpu1 b/gpu0",
+                                    "1 assumed: a/mlx5_2 b/mlx5_2 of a/gpu2 b/gpu2",
+                                    "2 assumed: a/mlx5_3 b/mlx5_3 of a/gpu3 b/gpu3",
+                                    "3 assumed: b/mlx5_1 of b/gpu1"});
 }
 
 namespace {
@@ -387,7 +367,7 @@ Topology cpu_host() {
 
 TEST_CASE("affinity of cores: the fastest active NIC of their NUMA node") {
   const Affinity zero = find_cpu_affinity(cpu_host(), "a", 0);
-  CHECK(zero.gpu == "");
+  CHECK(zero.gpu.empty());
   CHECK(zero.use == Names{"a/mlx5_10"});
   CHECK(zero.nearest == Names{"a/mlx5_0", "a/mlx5_10"});
   CHECK(zero.level == PathLevel::node);

@@ -76,8 +76,6 @@ TEST_CASE("diagnosis: equal findings of a cluster are one, and many different on
   CHECK(many[11].subjects.size() == 149);
 }
 
-// Tests of to_line() and to_report(), which print the doctor's findings.
-
 TEST_CASE("line: evidence, consequence and fix, on one line") {
   CHECK(to_line({.id = "x", .evidence = "seen"}) == "seen");
   CHECK(to_line({.id = "x", .evidence = "seen", .fix = "mend"}) == "seen; mend");
@@ -87,20 +85,15 @@ TEST_CASE("line: evidence, consequence and fix, on one line") {
 
 TEST_CASE("report: groups, names, reasons and the sum") {
   Diagnosis diagnosis;
-  diagnosis.findings = {
-      {.id = "port_down",
-       .severity = Severity::error,
-       .subjects = {"n0/6f0e1c2d-0000-4000-8000-000000000001/4026531840/mlx5_1",
-                    "n0/6f0e1c2d-0000-4000-8000-000000000001/4026531840/mlx5_2"},
-       .evidence = "the port is down",
-       .consequence = "7 of 8 are active",
-       .fix = "look at the cable"},
-      {.id = "mig",
-       .severity = Severity::warning,
-       .subjects = {"n1/gpu0"},
-       .evidence = "MIG is on"},
-      {.id = "mesh_uneven", .severity = Severity::info, .evidence = "8 + 7 + 1"},
-  };
+  const std::string host = "n0/6f0e1c2d-0000-4000-8000-000000000001/4026531840/";
+  diagnosis.findings = {{"port_down",
+                         Severity::error,
+                         {host + "mlx5_1", host + "mlx5_2"},
+                         "the port is down",
+                         "7 of 8 are active",
+                         "look at the cable"},
+                        {"mig", Severity::warning, {"n1/gpu0"}, "MIG is on", "", ""},
+                        {"mesh_uneven", Severity::info, {}, "8 + 7 + 1", "", ""}};
   diagnosis.checks = {{"port_down", "", CheckStatus::finding, ""},
                       {"mig", "", CheckStatus::finding, ""},
                       {"shm_small", "/dev/shm is large", CheckStatus::ok, ""},
@@ -123,10 +116,7 @@ TEST_CASE("report: groups, names, reasons and the sum") {
 
 TEST_CASE("report: colours only where they are asked for, and never those of a file") {
   Diagnosis diagnosis;
-  diagnosis.findings = {{.id = "mig",
-                         .severity = Severity::error,
-                         .subjects = {"n\x1b[2J/gpu0"},
-                         .evidence = "bell \a"}};
+  diagnosis.findings = {{"mig", Severity::error, {"n\x1b[2J/gpu0"}, "bell \a", "", ""}};
   CHECK_FALSE(contains(to_report(diagnosis, atoll::Colour::off), "\x1b"));
   const std::string coloured = to_report(diagnosis, atoll::Colour::on);
   CHECK(contains(coloured, "\x1b[31merror\x1b[0m"));
@@ -150,8 +140,6 @@ TEST_CASE("report: long lists of subjects are shortened, long lines broken") {
     at = end + 1;
   }
 }
-
-// Tests of the doctor's checks of NVLinks.
 
 TEST_CASE("nvlink_down: fewer links than the chip has") {
   Topology topology = machines::cluster(1);
@@ -213,8 +201,6 @@ TEST_CASE("nvlink_down: bridges may be left out, and hidden GPUs hide links") {
   CHECK(state_of(whole, "nvlink_down") == "no GPU that can have NVLinks");
 }
 
-// Tests of the doctor's checks of the NVLink fabric.
-
 TEST_CASE("fabric_not_completed: the state, and the status") {
   Topology topology = machines::cluster(1);
   CHECK(state_of(topology, "fabric_not_completed") == "no source provides fabric.state");
@@ -254,8 +240,6 @@ TEST_CASE("imex_channel: only where an NVLink domain spans hosts") {
   expect_finding(rack, "imex_channel", Severity::error, {"a", "b"},
                  {"/dev/nvidia-caps-imex-channels/channel0"});
 }
-
-// Tests of the doctor's checks of NVLink islands.
 
 TEST_CASE("islands_unequal: a GPU that fell out of its island") {
   Topology topology = machines::cluster(2, 8);

@@ -159,14 +159,6 @@ TEST_CASE("relaxed_ordering: off in the device, or in NCCL's settings") {
                  {"NCCL_IB_PCI_RELAXED_ORDERING is 0 (nccl.conf)"});
 }
 
-TEST_CASE("mig: on, with its instances") {
-  Topology topology = ok_with(set_gpus, "mig", fact::mig, "no");
-  set(topology.gpus[0].facts, fact::mig, "yes");
-  topology.gpus[0].partitions = {"MIG-1", "MIG-2"};
-  expect_finding(topology, "mig", Severity::warning, {"a/gpu0"},
-                 {"MIG is on, with 2 instances", "nvidia-smi -i 0 -mig 0"});
-}
-
 TEST_CASE("ecc_remap: pending is a warning, failed an error") {
   Topology topology = machines::cluster(1);
   CHECK(contains(state_of(topology, "ecc_remap"), "no source provides ecc.remap_pending"));
@@ -217,9 +209,13 @@ TEST_CASE("checks of one fact: not looked at, ok, and a finding") {
     check.set(topology, check.fact, check.bad);
     expect_finding(topology, check.id, check.severity, {}, {check.words, check.fix});
   }
-  Topology without = cluster(1);
-  without.nics.clear();
-  CHECK(state_of(without, "memlock") == "no RDMA NICs");
+  Topology other = ok_with(set_gpus, "mig", fact::mig, "no");
+  set(other.gpus[0].facts, fact::mig, "yes");
+  other.gpus[0].partitions = {"MIG-1", "MIG-2"};
+  expect_finding(other, "mig", Severity::warning, {"a/gpu0"},
+                 {"MIG is on, with 2 instances", "nvidia-smi -i 0 -mig 0"});
+  other.nics.clear();
+  CHECK(state_of(other, "memlock") == "no RDMA NICs");
 }
 
 TEST_CASE("fix: a command names the first device, and no name that a shell would run") {

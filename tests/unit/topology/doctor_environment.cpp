@@ -99,8 +99,6 @@ TEST_CASE("hwloc_version: versions that misread NVLink, where that concerns the 
   CHECK(contains(state_of(topology, "hwloc_version"), "no GPUs"));
 }
 
-// Tests of the doctor's check of NCCL_IB_HCA.
-
 TEST_CASE("nccl_ib_hca: nobody looked, not set, or right") {
   CHECK(state_of(cluster(1), "nccl_ib_hca") == "no source provides env.NCCL_IB_HCA");
   CHECK(state_of(with_setting("", ""), "nccl_ib_hca") == "ok");
@@ -170,8 +168,6 @@ TEST_CASE("nccl_ib_hca: InfiniBand and RoCE together; nccl.conf counts, the envi
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }
 
-// Tests of the doctor's checks of NCCL settings that select or disable a transport.
-
 TEST_CASE("nccl_ib_disabled: with RDMA ports there") {
   CHECK(state_of(cluster(1), "nccl_ib_disabled") == "no source provides env.NCCL_IB_DISABLE");
   CHECK(state_of(with_setting("NCCL_IB_DISABLE", "0"), "nccl_ib_disabled") == "ok");
@@ -217,14 +213,11 @@ TEST_CASE("nccl_p2p_disabled: an error where links join the GPUs") {
         "no host with several GPUs");
 }
 
-TEST_CASE("nccl_shm_disabled: data takes the network inside the host") {
+TEST_CASE("nccl_shm_disabled, nccl_conf: data takes the network inside the host; other settings") {
   CHECK(state_of(cluster(1), "nccl_shm_disabled") == "no source provides env.NCCL_SHM_DISABLE");
   CHECK(state_of(with_setting("", ""), "nccl_shm_disabled") == "ok");
   expect_finding(with_setting("NCCL_SHM_DISABLE", "1"), "nccl_shm_disabled", Severity::warning, {},
                  {"NCCL_SHM_DISABLE=1 (environment)"});
-}
-
-TEST_CASE("nccl_conf: settings that change transport") {
   CHECK(state_of(cluster(1), "nccl_conf") == "no source provides nccl.conf.*");
   Topology topology = with_setting("", "");
   set_hosts(topology, "nccl.conf.NCCL_DEBUG", "WARN");

@@ -19,11 +19,12 @@ using atoll::Topology;
 using machines::contains;
 namespace fact = atoll::fact;
 
-struct TemporaryFile {
-  explicit TemporaryFile(const std::string& text) { folder.write("fabric", text); }
-  std::string path() const { return folder.path("fabric"); }
-  machines::CapturedTree folder;
-};
+// Applies a fabric file with this text.
+void apply(const std::string& text, Topology& topology) {
+  const machines::CapturedTree folder;
+  folder.write("fabric", text);
+  atoll::apply_fabric(folder.path("fabric"), topology);
+}
 
 void add_port(Topology& topology, const std::string& host, const std::string& name,
               const std::string& guid = "") {
@@ -52,8 +53,7 @@ Topology two_hosts() {
 // Applies a fabric file and returns the leaf switch of each NIC, with "-" for none: "leaf-0 -
 // leaf-1 - - -".
 std::string leaves(const std::string& text, Topology topology = two_hosts()) {
-  const TemporaryFile file(text);
-  atoll::apply_fabric(file.path(), topology);
+  apply(text, topology);
   std::string all;
   for (const auto& nic : topology.nics) {
     const auto leaf = get_fact(nic.facts, fact::leaf);
@@ -65,14 +65,14 @@ std::string leaves(const std::string& text, Topology topology = two_hosts()) {
 // Applies a damaged fabric file, and returns the error message without the file name. The message
 // has the byte offset of the damage.
 std::string error_of(const std::string& text, Topology topology = two_hosts()) {
-  const TemporaryFile file(text);
   try {
-    atoll::apply_fabric(file.path(), topology);
+    apply(text, topology);
   } catch (const atoll::Error& error) {
     CHECK(error.code() == atoll::ErrorCode::bad_data);
     for (const auto& nic : topology.nics) CHECK_FALSE(nic.facts.contains(fact::leaf));
-    const std::string what = error.what(), prefix = file.path() + ": byte ";
-    return what.starts_with(prefix) ? what.substr(prefix.size()) : what;
+    const std::string what = error.what();
+    const auto at = what.find("/fabric: byte ");
+    return at == what.npos ? what : what.substr(at + 14);
   }
   return "no error";
 }
@@ -269,8 +269,7 @@ TEST_CASE("fabric: a file that is absent or none") {
 TEST_CASE("fabric: ports of a known host that match no NIC are noted") {
   const auto note = [](const std::string& text) {
     Topology topology = two_hosts();
-    const TemporaryFile file(text);
-    atoll::apply_fabric(file.path(), topology);
+    apply(text, topology);
     CHECK(get_fact(topology.hosts[0].facts, "note.fabric file").empty());
     return std::string(get_fact(topology.hosts[1].facts, "note.fabric file"));
   };

@@ -8,6 +8,7 @@ using atoll::Island;
 using atoll::IslandState;
 using atoll::Topology;
 using machines::gpu;
+using machines::islands_of;
 
 namespace {
 
@@ -26,27 +27,18 @@ TEST_CASE("islands: bridged pairs") {
   machines::add_host(topology, "a", 4, IslandState::known);
   machines::link(topology, gpu("a", 0), gpu("a", 1), 4);
   machines::link(topology, gpu("a", 3), gpu("a", 2), 4);
+  REQUIRE(islands_of(topology) == "2 known nvlink 100 100; 2 known nvlink 100 100; ");
   const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{2, 2});
   CHECK(islands[0].gpus == std::vector<std::string>{"a/gpu0", "a/gpu1"});
   CHECK(islands[1].gpus == std::vector<std::string>{"a/gpu2", "a/gpu3"});
   CHECK(islands[0].hosts == std::vector<std::string>{"a"});
-  CHECK(islands[0].fabric == "nvlink");
-  CHECK(islands[0].state == IslandState::known);
-  CHECK(islands[0].uniform);
-  CHECK(islands[0].pair_gbyte_s == 100);
-  CHECK(islands[0].gpu_gbyte_s == 100);
 }
 
 TEST_CASE("islands: a connected set that is no clique has no rate for a pair") {
   Topology topology;
   machines::add_host(topology, "a", 4, IslandState::known);
   for (int i = 0; i < 4; ++i) machines::link(topology, gpu("a", i), gpu("a", (i + 1) % 4));
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{4});
-  CHECK_FALSE(islands[0].uniform);
-  CHECK_FALSE(islands[0].pair_gbyte_s);
-  CHECK(islands[0].gpu_gbyte_s == 50);
+  CHECK(islands_of(topology) == "4 known nvlink 50 - uneven; ");
 }
 
 TEST_CASE("islands: a weaker pair shows in the rates, and an unknown rate leaves them unknown") {
@@ -54,15 +46,9 @@ TEST_CASE("islands: a weaker pair shows in the rates, and an unknown rate leaves
   machines::add_host(topology, "a", 3, IslandState::known);
   machines::join_all(topology, "a", {0, 1, 2}, 2);
   topology.links[0].gbyte_s = 25;
-  auto islands = find_islands(topology);
-  CHECK_FALSE(islands[0].uniform);
-  CHECK(islands[0].pair_gbyte_s == 25);
-  CHECK(islands[0].gpu_gbyte_s == 75);
+  CHECK(islands_of(topology) == "3 known nvlink 75 25 uneven; ");
   for (auto& link : topology.links) link.gbyte_s.reset();
-  islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{3});
-  CHECK_FALSE(islands[0].pair_gbyte_s);
-  CHECK_FALSE(islands[0].gpu_gbyte_s);
+  CHECK(islands_of(topology) == "3 known nvlink - -; ");
 }
 
 TEST_CASE("islands: switches of one host are one fabric") {
@@ -73,11 +59,7 @@ TEST_CASE("islands: switches of one host are one fabric") {
   for (int i = 0; i < 4; ++i)
     for (int s = 0; s < 2; ++s)
       machines::link(topology, gpu("a", i), "a/nvswitch" + std::to_string(i / 2 * 2 + s));
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{4});
-  CHECK(islands[0].uniform);
-  CHECK(islands[0].pair_gbyte_s == 50);
-  CHECK(islands[0].gpu_gbyte_s == 50);
+  CHECK(islands_of(topology) == "4 known nvlink 50 50; ");
 }
 
 TEST_CASE("islands: switches of two hosts are two fabrics, a rack's switch is one") {
@@ -87,33 +69,24 @@ TEST_CASE("islands: switches of two hosts are two fabrics, a rack's switch is on
     machines::add_host(rack, host, 4, IslandState::known);
     for (int i = 0; i < 4; ++i) machines::link(rack, gpu(host, i), "rack 7", 18, 50);
   }
-  const auto islands = find_islands(rack);
-  REQUIRE(sizes(islands) == Sizes{12});
-  CHECK(islands[0].hosts == std::vector<std::string>{"a", "b", "c"});
-  CHECK(islands[0].gpu_gbyte_s == 900);
+  REQUIRE(islands_of(rack) == "12 known nvlink 900 900; ");
+  CHECK(find_islands(rack)[0].hosts == std::vector<std::string>{"a", "b", "c"});
 }
 
 TEST_CASE("islands: a GPU that lost its links is alone beside its neighbours") {
   Topology topology = machines::hgx(1);
   machines::add_host(topology, "b", 8, IslandState::known);
   machines::join_all(topology, "b", {0, 1, 2, 4, 5, 6, 7});
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{8, 7, 1});
-  CHECK(islands[2].gpus.front() == "b/gpu3");
-  CHECK(islands[2].state == IslandState::none);
-  CHECK(islands[2].fabric.empty());
+  REQUIRE(islands_of(topology) == "8 known nvlink 450 450; 7 known nvlink 600 100; 1 none - - -; ");
+  CHECK(find_islands(topology)[2].gpus.front() == "b/gpu3");
 }
 
 TEST_CASE("islands: no links seen is unknown, not none") {
   Topology topology;
   machines::add_host(topology, "a", 8);
-  auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{8});
-  CHECK(islands[0].state == IslandState::unknown);
-  CHECK_FALSE(islands[0].gpu_gbyte_s);
-
+  CHECK(islands_of(topology) == "8 unknown - - -; ");
   topology.hosts[0].gpu_links = IslandState::none;
-  islands = find_islands(topology);
+  const auto islands = find_islands(topology);
   REQUIRE(sizes(islands) == Sizes(8, 1));
   for (const Island& island : islands) CHECK(island.state == IslandState::none);
 }
@@ -122,10 +95,7 @@ TEST_CASE("islands: a silent GPU beside linked ones is unknown where the source 
   Topology topology;
   machines::add_host(topology, "a", 4);
   machines::link(topology, gpu("a", 0), gpu("a", 1));
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{2, 2});
-  CHECK(islands[0].state == IslandState::known);
-  CHECK(islands[1].state == IslandState::unknown);
+  CHECK(islands_of(topology) == "2 known nvlink 25 25; 2 unknown - - -; ");
   topology.hosts[0].gpu_links = IslandState::known;
   CHECK(sizes(find_islands(topology)) == Sizes{2, 1, 1});
 }
@@ -147,11 +117,8 @@ TEST_CASE("islands: a host without GPUs is one island of its CPUs") {
   Topology topology = machines::cpus(1);
   machines::add_switched(topology, "g", 2);
   machines::add_host(topology, "z");
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{0, 2, 0});
-  CHECK(islands[0].fabric == "cpu");
-  CHECK(islands[0].state == IslandState::known);
-  CHECK(islands[2].hosts == std::vector<std::string>{"z"});
+  REQUIRE(islands_of(topology) == "0 known cpu - -; 2 known nvlink 450 450; 0 known cpu - -; ");
+  CHECK(find_islands(topology)[2].hosts == std::vector<std::string>{"z"});
   CHECK(find_islands(Topology{}).empty());
 }
 
@@ -161,8 +128,7 @@ TEST_CASE("merge: what occurs twice is taken once") {
   CHECK(all.hosts.size() == 2);
   CHECK(all.gpus.size() == 16);
   CHECK(all.links.size() == 16);
-  CHECK(sizes(find_islands(all)) == Sizes{8, 8});
-  CHECK(find_islands(all)[0].gpu_gbyte_s == 450);
+  CHECK(islands_of(all) == "8 known nvlink 450 450; 8 known nvlink 450 450; ");
   CHECK(atoll::merge({}).hosts.empty());
 }
 
@@ -173,11 +139,8 @@ TEST_CASE("islands: a fabric that the driver completed joins hosts") {
     one.facts = {{"fabric.state", "completed"},
                  {"fabric.cluster", "00000001-0000-0000-0000-000000000001"},
                  {"fabric.clique", "2"}};
-  auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{12});
-  CHECK(islands[0].hosts == std::vector<std::string>{"a", "b", "c"});
-  CHECK(islands[0].gpu_gbyte_s == 450);
-  CHECK(islands[0].uniform);
+  REQUIRE(islands_of(topology) == "12 known nvlink 450 450; ");
+  CHECK(find_islands(topology)[0].hosts == std::vector<std::string>{"a", "b", "c"});
 
   SUBCASE("each partition of a fabric is a separate island") {
     for (int i = 8; i < 12; ++i)
@@ -207,11 +170,7 @@ TEST_CASE("islands: a reported fabric is known without a link, and its bandwidth
   machines::add_host(topology, "a", 4);
   for (auto& one : topology.gpus)
     one.facts = {{"fabric.state", "completed"}, {"fabric.cluster", "7"}, {"fabric.clique", "0"}};
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{4});
-  CHECK(islands[0].state == IslandState::known);
-  CHECK(islands[0].fabric == "nvlink");
-  CHECK_FALSE(islands[0].gpu_gbyte_s);
+  CHECK(islands_of(topology) == "4 known nvlink - -; ");
 }
 
 TEST_CASE("islands: xGMI hives; hive 0 is none") {
@@ -220,11 +179,7 @@ TEST_CASE("islands: xGMI hives; hive 0 is none") {
   for (int i = 0; i < 3; ++i)
     topology.gpus[static_cast<std::size_t>(i)].facts["xgmi.hive"] = "0x5a";
   topology.gpus[3].facts["xgmi.hive"] = "0";
-  const auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{3, 1});
-  CHECK(islands[0].fabric == "xgmi");
-  CHECK(islands[0].state == IslandState::known);
-  CHECK(islands[1].state == IslandState::none);
+  CHECK(islands_of(topology) == "3 known xgmi - -; 1 none - - -; ");
   machines::add_host(topology, "b", 1);  // a hive is a matter of one host
   topology.gpus[4].facts["xgmi.hive"] = "0x5a";
   CHECK(find_islands(topology).size() == 3);
@@ -239,9 +194,7 @@ TEST_CASE("links: more than a model has hang on a switch") {
   atoll::show_hidden_switches(topology);
   atoll::fill_link_rates(topology);
   REQUIRE(topology.links.size() == 4);
-  auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{4});
-  CHECK(islands[0].gpu_gbyte_s == 150);
+  CHECK(islands_of(topology) == "4 known nvlink 150 150; ");
 
   Topology board;  // Each GPU has 18 links, as an H100 has.
   machines::add_host(board, "a", 4, IslandState::known);
@@ -274,16 +227,11 @@ TEST_CASE("islands: a model proves absence, never presence") {
   Topology topology;
   machines::add_host(topology, "a", 4);
   for (auto& one : topology.gpus) one.model = "NVIDIA H100 80GB HBM3";
-  auto islands = find_islands(topology);
-  REQUIRE(sizes(islands) == Sizes{4});
-  CHECK(islands[0].state == IslandState::unknown);
+  CHECK(islands_of(topology) == "4 unknown - - -; ");
   for (const char* model :
        {"Tesla T4", "NVIDIA L20", "Tesla P100-PCIE-16GB", "NVIDIA GeForce RTX 5090"}) {
     topology.gpus[0].model = topology.gpus[2].model = model;
-    islands = find_islands(topology);
-    REQUIRE(sizes(islands) == Sizes{1, 2, 1});
-    CHECK(islands[0].state == IslandState::none);
-    CHECK(islands[1].state == IslandState::unknown);
+    CHECK(islands_of(topology) == "1 none - - -; 2 unknown - - -; 1 none - - -; ");
   }
   topology.gpus[0].model = topology.gpus[2].model = "some card";
   CHECK(sizes(find_islands(topology)) == Sizes{4});

@@ -37,13 +37,10 @@ TEST_CASE("topology JSON: a round trip keeps everything") {
   const std::string text = topology.to_json();
   const Topology back = Topology::from_json(text, "round trip");
   CHECK(back.to_json() == text);
-  CHECK(back.hosts.size() == 2);
   CHECK(back.hosts[0].memory_bytes == 1ULL << 60);
   CHECK(back.hosts[1].gpu_links == atoll::IslandState::none);
-  CHECK(back.gpus[0].model == topology.gpus[0].model);
-  CHECK_FALSE(back.links[0].gbyte_s);
-  CHECK(back.links[1].gbyte_s == 0.1);
-  CHECK(back.nics[0].evidence == "test");
+  CHECK(machines::gpus_of(back) == machines::gpus_of(topology));
+  CHECK(machines::links_of(back) == machines::links_of(topology));
   CHECK(back.nics[0].numa == 1);
   CHECK(Topology::from_json(Topology{}.to_json(), "empty").hosts.empty());
 }
@@ -61,13 +58,10 @@ TEST_CASE("topology JSON: the documented members are there, with a mesh too") {
   CHECK(Topology::from_json(text, "with mesh").gpus.size() == 16);
 }
 
-TEST_CASE("topology JSON: names that are not UTF-8 are written all the same") {
-  Topology topology = machines::cpus(1);
-  topology.hosts[0].name = "caf\xe9";
-  CHECK(Topology::from_json(topology.to_json(), "latin 1").hosts.size() == 1);
-}
-
-TEST_CASE("topology JSON: unknown members are skipped") {
+TEST_CASE("topology JSON: unknown members are skipped, and names that are not UTF-8 written") {
+  Topology latin = machines::cpus(1);
+  latin.hosts[0].name = "caf\xe9";
+  CHECK(Topology::from_json(latin.to_json(), "latin 1").hosts.size() == 1);
   const Topology topology = Topology::from_json(
       head + R"(, "later": {"deep": [1, {"x": null}]}, "hosts": [{"id": "a", "colour": 7}]})", "x");
   REQUIRE(topology.hosts.size() == 1);

@@ -21,10 +21,10 @@ using atoll::IslandState;
 using atoll::Topology;
 using atoll::TopologyGpu;
 using atoll::TopologyLink;
+using namespace machines;
 using topology_test::check_facts;
 namespace fact = atoll::fact;
 namespace sources = atoll::topology_sources;
-using machines::CapturedTree;
 
 namespace {
 
@@ -123,21 +123,14 @@ TEST_CASE("nvml: HGX H100, with one link down and one GPU out of the fabric") {
   CHECK(source_reason(topology).empty());
   CHECK(get_fact(topology.hosts[0].facts, fact::driver_version) == "550.54.15");
   CHECK(topology.hosts[0].gpu_links == IslandState::known);
-  REQUIRE(topology.links.size() == 8);
+  std::string gpus, links;
   for (std::size_t i = 0; i < 8; ++i) {
     CAPTURE(i);
     const TopologyGpu& gpu = topology.gpus[i];
-    CHECK(gpu.id == fmt::format("h/gpu{}", i));
-    CHECK(gpu.index == static_cast<int>(i));
-    CHECK(gpu.busid == fmt::format("00000000:{:x}0:00.0", i + 1));
+    gpus += fmt::format("h/gpu{} 00000000:{:x}0:00.0 index {} numa -1 NVIDIA H100 80GB HBM3; ", i,
+                        i + 1, i);
     CHECK(gpu.uuid == fmt::format("GPU-{}", i));
-    CHECK(gpu.model == "NVIDIA H100 80GB HBM3");
-    const TopologyLink& link = topology.links[i];
-    CHECK(link.a == gpu.id);
-    CHECK(link.b == "h/nvswitch0");
-    CHECK(link.type == "nvlink");
-    CHECK(link.count == (i == 3 ? 17 : 18));
-    CHECK(link.gbyte_s == (i == 3 ? 425 : 450));
+    links += fmt::format("h/gpu{} - h/nvswitch0 nvlink {}; ", i, i == 3 ? "17 425" : "18 450");
     check_facts(gpu.facts, i == 3   ? "nvlink.total 18; nvlink.active 17; nvlink.errors 0"
                            : i == 2 ? "nvlink.total 18; nvlink.active 18; nvlink.errors 7"
                                     : "nvlink.total 18; nvlink.active 18; nvlink.errors 0");
@@ -146,9 +139,9 @@ TEST_CASE("nvml: HGX H100, with one link down and one GPU out of the fabric") {
                        : "fabric.state completed; fabric.status success; fabric.health healthy; "
                          "fabric.cluster 00000000-0000-0000-0000-000000000000");
   }
-  const auto islands = find_islands(topology);
-  REQUIRE(islands.size() == 1);
-  CHECK(islands[0].gpu_gbyte_s == 425);
+  CHECK(gpus_of(topology) == gpus);
+  CHECK(links_of(topology) == links);
+  CHECK(islands_of(topology) == "8 known nvlink 425 425 uneven; ");
 }
 
 TEST_CASE("nvml: what it says of a GPU") {
@@ -176,19 +169,16 @@ TEST_CASE("nvml: fabric across hosts, its health, and counters of generation 5")
   CHECK(topology.links[0].gbyte_s == 900);
 }
 
-TEST_CASE("nvml: GPUs that have no NVLink") {
+TEST_CASE("nvml: GPUs that have no NVLink, and links that lead nowhere") {
   const Topology topology = discover("t4");
   REQUIRE(topology.gpus.size() == 4);
   CHECK(topology.links.empty());
   CHECK(topology.hosts[0].gpu_links == IslandState::none);
   check_facts(topology.gpus[0].facts, "nvlink.active; mig");
   CHECK(find_islands(topology).size() == 4);
-}
-
-TEST_CASE("nvml: links that lead nowhere are shown to be absent") {
-  const Topology topology = discover("no bridge");
-  CHECK(topology.hosts[0].gpu_links == IslandState::none);
-  check_facts(topology.gpus[1].facts, "nvlink.active 0; nvlink.total 12; nvlink.errors");
+  const Topology nowhere = discover("no bridge");
+  CHECK(nowhere.hosts[0].gpu_links == IslandState::none);
+  check_facts(nowhere.gpus[1].facts, "nvlink.active 0; nvlink.total 12; nvlink.errors");
 }
 
 TEST_CASE("nvml: never a false none") {
@@ -205,14 +195,10 @@ TEST_CASE("nvml: never a false none") {
 
 TEST_CASE("nvml: links to processors join no GPUs") {
   Topology topology = discover("power");
-  REQUIRE(topology.links.size() == 3);
-  CHECK(topology.links[0].type == "nvlink");
-  CHECK(links_between(topology, "h/gpu0", "h/gpu1") == 3);
-  CHECK(topology.links[1].type == "nvlink_cpu");
-  CHECK(topology.links[1].count == 3);
-  const auto islands = find_islands(topology);
-  REQUIRE(islands.size() == 1);
-  CHECK(islands[0].gpu_gbyte_s == 75);
+  CHECK(links_of(topology) ==
+        "h/gpu0 - h/gpu1 nvlink 3 75; h/gpu0 - h/package0 nvlink_cpu 3 -; "
+        "h/gpu1 - h/package0 nvlink_cpu 3 -; ");
+  CHECK(islands_of(topology) == "2 known nvlink 75 75; ");
 }
 
 TEST_CASE("nvml: partitions belong to their GPU") {
@@ -248,11 +234,9 @@ TEST_CASE("nvml: GPUs of the bus that this process may not use are left out") {
   CHECK(get_fact(topology.hosts[0].facts, fact::hidden_gpus) ==
         "00000000:40:00.0 00000000:30:00.0");
   // The AMD GPU has no NVML index, so all GPUs keep the ids that hwloc gave them.
-  CHECK(topology.gpus[0].id == "h/gpu2");
+  CHECK(gpus_of(topology).starts_with("h/gpu2 00000000:20:00.0 index 1 numa 0 "));
   CHECK(topology.gpus[0].uuid == "GPU-1");
-  CHECK(topology.gpus[0].numa == 0);
-  CHECK(topology.gpus[1].id == "h/gpu3");
-  CHECK(topology.gpus[1].uuid == "GPU-0");
+  CHECK(topology.gpus[1].id + ' ' + topology.gpus[1].uuid == "h/gpu3 GPU-0");
   REQUIRE(topology.paths.size() == 1);
   CHECK(topology.paths[0].level == atoll::PathLevel::pxb);
   CHECK(std::ranges::count(topology.links, "nvlink", &atoll::TopologyLink::type) == 1);
@@ -277,12 +261,10 @@ TEST_CASE("nvml: ids follow its numbers") {
   Topology topology = seen_by_hwloc({3, 2, 1, 0});
   topology.paths.push_back({"h/gpu0", "h/gpu1", atoll::PathLevel::pix});
   look(tree, topology);
-  REQUIRE(topology.gpus.size() == 4);
-  CHECK(topology.gpus[0].busid == "00000000:10:00.0");
-  CHECK(topology.gpus[0].id == "h/gpu0");
-  CHECK(topology.gpus[0].model == "NVIDIA A100-SXM4-40GB");
-  CHECK(topology.paths[0].a == "h/gpu3");
-  CHECK(topology.paths[0].b == "h/gpu2");
+  CHECK(gpus_of(topology).starts_with(
+      "h/gpu0 00000000:10:00.0 index 0 numa 0 NVIDIA A100-SXM4-40GB; "));
+  CHECK(topology.gpus.size() == 4);
+  CHECK(topology.paths[0].a + topology.paths[0].b == "h/gpu3h/gpu2");
 }
 
 TEST_CASE("nvml: hwloc's links are confirmed, or contradicted") {
@@ -302,11 +284,7 @@ TEST_CASE("nvml: hwloc's links are confirmed, or contradicted") {
   CHECK(topology.links[0].gbyte_s == 100);  // the bandwidth that hwloc reported is kept
 
   topology = with_hwloc(3);
-  REQUIRE(topology.conflicts.size() == 1);
-  CHECK(topology.conflicts[0].subject == "h/gpu0 - h/gpu1");
-  CHECK(topology.conflicts[0].member == "links");
-  CHECK(topology.conflicts[0].believed == "4 (NVML)");
-  CHECK(topology.conflicts[0].contradiction == "3 (hwloc)");
+  CHECK(conflicts_of(topology) == "h/gpu0 - h/gpu1 links 4 (NVML), not 3 (hwloc); ");
   REQUIRE(topology.links.size() == 6);
   CHECK(topology.links[0].count == 4);
 }

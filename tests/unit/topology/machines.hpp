@@ -1,7 +1,10 @@
 // Functions that build small topologies for tests.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,6 +95,46 @@ inline Topology cpus(int hosts) {
 
 inline bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
+}
+
+inline std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
+inline std::string or_dash(const std::optional<double>& number) {
+  return number ? fmt::format("{}", *number) : "-";
+}
+
+// Return the islands, GPUs, links or conflicts as text, with "-" for what is unknown.
+// "8 known nvlink 450 450; ": GB/s of a GPU and of a pair, and "uneven" if pairs differ.
+inline std::string islands_of(const Topology& topology) {
+  std::string text;
+  for (const atoll::Island& one : atoll::find_islands(topology))
+    text += fmt::format("{} {} {} {} {}{}; ", one.gpus.size(), name(one.state), or_dash(one.fabric),
+                        or_dash(one.gpu_gbyte_s), or_dash(one.pair_gbyte_s),
+                        one.uniform ? "" : " uneven");
+  return text;
+}
+// "a/gpu0 00000000:10:00.0 index 0 numa 1 test; "
+inline std::string gpus_of(const Topology& topology) {
+  std::string text;
+  for (const atoll::TopologyGpu& one : topology.gpus)
+    text += fmt::format("{} {} index {} numa {} {}; ", one.id, or_dash(one.busid), one.index,
+                        one.numa, or_dash(one.model));
+  return text;
+}
+// "a/gpu0 - a/gpu1 nvlink 4 100; ": the number of links and their GB/s.
+inline std::string links_of(const Topology& topology) {
+  std::string text;
+  for (const atoll::TopologyLink& one : topology.links)
+    text +=
+        fmt::format("{} - {} {} {} {}; ", one.a, one.b, one.type, one.count, or_dash(one.gbyte_s));
+  return text;
+}
+// "a/gpu0 numa 1 (a.xml), not 0 (b.txt); "
+inline std::string conflicts_of(const Topology& topology) {
+  std::string text;
+  for (const atoll::TopologyConflict& one : topology.conflicts)
+    text +=
+        fmt::format("{} {} {}, not {}; ", one.subject, one.member, one.believed, one.contradiction);
+  return text;
 }
 
 inline bool mentions(const std::vector<atoll::Finding>& findings, const std::string& text) {

@@ -89,6 +89,12 @@ inline Finding find(const std::vector<Finding>& findings, const std::string& id)
   return {.id = "", .evidence = ""};
 }
 
+// Returns the only finding.
+inline Finding only(const std::vector<Finding>& findings) {
+  REQUIRE(findings.size() == 1);
+  return findings[0];
+}
+
 // Returns the message of the invalid_argument error that `call` throws, or "" when `call` throws no
 // such error.
 inline std::string refusal(const auto& call) {

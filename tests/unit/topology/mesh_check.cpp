@@ -12,24 +12,20 @@ using namespace meshes;
 TEST_CASE("mesh check: a mesh that crosses islands says what it joins and what is lost") {
   Topology topology = machines::hgx(2);
   const auto ranks = fill_hosts(topology, 0);
-  auto findings = check_mesh(topology, ranks, by_hand(1, 16));
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].id == "mesh_crosses_islands");
-  CHECK(findings[0].severity == atoll::Severity::warning);
-  CHECK(findings[0].subjects == std::vector<std::string>{"a", "b"});
-  CHECK(findings[0].evidence ==
+  const Finding finding = only(check_mesh(topology, ranks, by_hand(1, 16)));
+  CHECK(finding.id == "mesh_crosses_islands");
+  CHECK(finding.severity == atoll::Severity::warning);
+  CHECK(finding.subjects == std::vector<std::string>{"a", "b"});
+  CHECK(atoll::to_line(finding) ==
         "shard group 0 crosses islands: it joins NVLink island a/gpu0-7 (8 ranks), NVLink island "
         "b/gpu0-7 (8 ranks), over the network, whose rate no source provides, instead of 450 GB/s "
-        "a GPU");
-  CHECK(findings[0].consequence ==
-        "every gather and reduction of the group waits for the links that it crosses");
-  CHECK(findings[0].fix == "a shard axis of 8 stays inside the islands");
+        "a GPU; every gather and reduction of the group waits for the links that it crosses; a "
+        "shard axis of 8 stays inside the islands");
 
   machines::add_nic(topology, "a", 400);
   machines::add_nic(topology, "b", 200);
-  findings = check_mesh(topology, ranks, by_hand(1, 16));
   // The eight GPUs of host b share the 25 GB/s of its NIC.
-  CHECK(contains(findings[0].evidence,
+  CHECK(contains(only(check_mesh(topology, ranks, by_hand(1, 16))).evidence,
                  "over the network at 3.125 GB/s a GPU instead of 450 GB/s, 144 times less"));
 }
 
@@ -42,29 +38,25 @@ TEST_CASE("mesh check: only NICs that are up and real carry, for the GPUs that a
   std::vector<RankSite> ranks;
   for (const std::string host : {"a", "b"})
     for (int i = 0; i < 2; ++i) ranks.push_back({host, gpu(host, i)});
-  const auto findings = check_mesh(topology, ranks, by_hand(1, 4));
-  REQUIRE(findings.size() == 1);
   // Host a has two usable NICs for eight GPUs. Both GPUs in use send through the same NIC of 50
   // GB/s, so each of them gets 25 GB/s.
-  CHECK(contains(findings[0].evidence, "at 25 GB/s a GPU instead of 450 GB/s, 18 times less"));
+  CHECK(contains(only(check_mesh(topology, ranks, by_hand(1, 4))).evidence,
+                 "at 25 GB/s a GPU instead of 450 GB/s, 18 times less"));
 }
 
 TEST_CASE("mesh check: across the islands of a host, over PCIe") {
   Topology topology = divided_host();
   const auto ranks = fill_hosts(topology, 0);
-  auto findings = check_mesh(topology, ranks, by_hand(1, 4));
-  REQUIRE(findings.size() == 1);
-  CHECK(contains(findings[0].evidence,
+  const auto evidence = [&] { return only(check_mesh(topology, ranks, by_hand(1, 4))).evidence; };
+  CHECK(contains(evidence(),
                  "over the PCIe links of the host at 31.51 GB/s a GPU instead of 300 GB/s, 9.52 "
                  "times less"));
   // The emulated PCIe links of virtual machines and idle PCIe links give no rate.
   topology.hosts[0].facts = {{"virtual_machine", "yes"}};
-  findings = check_mesh(topology, ranks, by_hand(1, 4));
-  CHECK(contains(findings[0].evidence, "whose rate no source provides, instead of 300 GB/s a GPU"));
+  CHECK(contains(evidence(), "whose rate no source provides, instead of 300 GB/s a GPU"));
   topology.hosts[0].facts.clear();
   topology.gpus[0].facts = {{"pci.gt_s", "2.5"}, {"pci.width", "16"}};
-  findings = check_mesh(topology, ranks, by_hand(1, 4));
-  CHECK(contains(findings[0].evidence, "whose rate no source provides"));
+  CHECK(contains(evidence(), "whose rate no source provides"));
 }
 
 TEST_CASE("mesh check: by the launch order that is given") {
@@ -97,10 +89,9 @@ TEST_CASE("mesh check: shard groups are strided where there are tensor ranks") {
   CHECK(contains(findings[0].fix, "leave out --mesh"));
   // With ranks in host order, both shard groups of a row cross the same hosts, so a single finding
   // reports both groups.
-  const auto strided = check_mesh(topology, fill_hosts(topology, 0), by_hand(1, 8, 2));
-  REQUIRE(strided.size() == 1);
-  CHECK(strided[0].evidence.starts_with("shard group 0 crosses islands"));
-  CHECK(strided[0].fix == "a shard axis of 4 stays inside the islands");
+  const Finding strided = only(check_mesh(topology, fill_hosts(topology, 0), by_hand(1, 8, 2)));
+  CHECK(strided.evidence.starts_with("shard group 0 crosses islands"));
+  CHECK(strided.fix == "a shard axis of 4 stays inside the islands");
 }
 
 TEST_CASE("mesh check: emulated islands and hosts of CPUs") {
@@ -113,9 +104,7 @@ TEST_CASE("mesh check: emulated islands and hosts of CPUs") {
         "ranks)");
   Topology two = machines::cpus(2);
   for (const std::string host : {"a", "b"}) machines::add_nic(two, host, 100);
-  const auto over = check_mesh(two, fill_hosts(two, 4), by_hand(1, 4));
-  REQUIRE(over.size() == 1);
-  CHECK(over[0].evidence ==
+  CHECK(only(check_mesh(two, fill_hosts(two, 4), by_hand(1, 4))).evidence ==
         "shard group 0 crosses islands: it joins host a (2 ranks), host b (2 ranks), over the "
         "network at 6.25 GB/s a rank");
 }

@@ -214,12 +214,11 @@ TEST_CASE("mesh plan: unknown links are taken as one group") {
   machines::add_host(topology, "b", 4);
   const MeshPlan unknown = plan(topology);
   expect_plan(unknown, "2x4x1", "shard over 4 GPUs of a host, replicate over 2 hosts");
-  REQUIRE(unknown.findings.size() == 1);
-  CHECK(unknown.findings[0].id == "links_unknown");
-  CHECK(unknown.findings[0].severity == atoll::Severity::info);
-  CHECK(unknown.findings[0].subjects == std::vector<std::string>{"a", "b"});
-  CHECK(unknown.findings[0].evidence ==
-        "no source says how the GPUs of a and 1 other host are joined");
+  const Finding finding = only(unknown.findings);
+  CHECK(finding.id == "links_unknown");
+  CHECK(finding.severity == atoll::Severity::info);
+  CHECK(finding.subjects == std::vector<std::string>{"a", "b"});
+  CHECK(finding.evidence == "no source says how the GPUs of a and 1 other host are joined");
 }
 
 TEST_CASE("mesh plan: tensor ranks are GPUs of one island below the shard axis") {

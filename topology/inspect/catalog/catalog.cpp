@@ -200,9 +200,10 @@ bool has_words(const json& entry, std::string_view name) {
   const std::string text =
       lower_case(entry.at("name").get<std::string>() + ' ' + entry.at("title").get<std::string>());
   const std::string wanted = lower_case(name);
-  return name.size() > 1 && std::ranges::all_of(words_of(wanted, " _-"), [&](std::string_view word) {
-    return word == "standard" || text.find(word) != text.npos;
-  });
+  return name.size() > 1 &&
+         std::ranges::all_of(words_of(wanted, " _-"), [&](std::string_view word) {
+           return word == "standard" || text.find(word) != text.npos;
+         });
 }
 
 [[noreturn]] void fail_unknown(std::string_view name) {

@@ -41,8 +41,7 @@ bool has_verbs(const NicView& nic) {
 bool is_never(std::string_view level) { return level == "LOC" || level == "0"; }
 
 // Returns the name that Azure's images give to a type of machine, by the PCI domains of its GPUs,
-// which Azure chooses (https://github.com/Azure/azhpc-images/tree/master/topology); "" for any other
-// machine.
+// which Azure chooses (https://github.com/Azure/azhpc-images/tree/master/topology); "" for others.
 std::string_view azure_type(const HostView& host) {
   std::string domains;
   for (const doctor::GpuView* gpu : host.gpus) {
