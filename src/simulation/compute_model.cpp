@@ -96,8 +96,9 @@ const std::array<ComputeModel, 20>& compute_models() {
 }
 
 // Whether a text has the words of `name`, separated or not, in any case: "h100 pcie", "h100pcie"
-// and "8xh100-pcie" have those of "H100-PCIe". A form may follow, as in "a100sxm", or stand between,
-// as in "A100-SXM4-40GB", but nothing else: an A1000 or an A100X is no A100.
+// and "8xh100-pcie" have those of "H100-PCIe". The kind of module or card may follow, as in
+// "a100sxm", or stand between, as in "A100-SXM4-40GB". Other letters and digits may not: an A1000 or
+// an A100X is no A100.
 bool has_words(const std::string& text, std::string_view name) {
   constexpr std::string_view gap = "[^a-z0-9]*((sxm[0-9]?|pcie)[^a-z0-9]*)?";
   std::string pattern = "(^|[^a-z0-9]|[0-9]x)";

@@ -58,7 +58,7 @@ class HelpFormatter : public CLI::Formatter {
            make_footer(app);
   }
 
-  // A positional option that is a flag as well is described there.
+  // Lists positional options that have no flag; the list of flags describes the others.
   std::string make_positionals(const CLI::App* app) const override {
     const auto all = app->get_options([](const CLI::Option* option) {
       return option->get_positional() && !option->nonpositional();

@@ -95,7 +95,8 @@ std::optional<Rates> intra_rates_of(const std::string& gpu, const std::string& i
   const std::array<std::string_view, 5> words = {"nvswitch", "nvlink", "sxm", "xgmi", "infinity"};
   const bool names_links =
       std::ranges::any_of(words, [&](std::string_view word) { return has(intra, word); });
-  // Nothing says how fast the links of a GPU without an entry are. A card has none of its own.
+  // Without an entry in `boards`, the rate of the links is unknown. A PCIe card has links only if
+  // bridges join it to another, which the topology then shows.
   const bool has_links = board != boards.end() && (!has(gpu, "pcie") || links_gbyte_s > 0);
   return names_links && has_links ? std::optional(nvlink) : std::nullopt;
 }
