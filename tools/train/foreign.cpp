@@ -80,7 +80,7 @@ constexpr Counterparts flags_of_others[] = {
     {"ATOLL_DETERMINISTIC=1", "full-determinism"},
     {"atoll-watch", "report-to wandb-project metrics.enable-wandb"},
     {"mpirun -n", "num-processes nproc-per-node"},
-    {"another --out, or an empty folder", "overwrite-output-dir"},
+    {"another --out or an empty folder", "overwrite-output-dir"},
     {"nothing in its place: a run trains unless --evaluate is given", "do-train"},
     {"nothing in its place: a thread reads the data ahead", "dataloader-num-workers"},
     {"nothing in its place: adapters have no dropout", "lora-dropout"},
