@@ -29,7 +29,16 @@ class ATOLL_API Work {
   void wait(Stream& stream) const;
   // Blocks the host until the operation is complete. Throws the error of a failed operation.
   void synchronize() const;
-  bool done() const;
+  // Like synchronize(), but returns false if the operation is not complete within `limit`.
+  bool synchronize_for(std::chrono::nanoseconds limit) const;
+  bool done() const;  // true if the operation is complete or has failed
+  // The error of a failed operation; nothing if it is in flight or has succeeded.
+  std::optional<Error> error() const;
+  // Calls `callback` exactly once, with error(), when the operation is complete or has failed: at
+  // once on this thread if it is, and else on a thread of the library, in the order of the calls. On
+  // CPU memory this is the thread that has performed the operation. The callback may enqueue work;
+  // it must not wait for streams. What it throws is logged.
+  void then(std::function<void(const std::optional<Error>& error)> callback) const;
   // Performs a collective of a single rank: copies src to dst on `stream`, unless src and dst are
   // the same memory.
   static Work local_copy(ConstView src, View dst, Stream& stream);
@@ -125,10 +134,8 @@ struct CommunicatorOptions {
 
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of
 // the axis must call the same operations of a communicator in the same order, with the same counts,
-// dtypes and ops. Only one thread at a time may call a communicator, and another thread may call it
-// only when all operations called so far are complete; any other call throws
-// Error(invalid_argument), because the order could differ between ranks. Threads that take turns
-// must take them in the same order on all ranks, which is not checked. Operations of one
+// dtypes and ops. Calls of several threads are performed one after the other; it is the callers'
+// duty that their order is the same on all ranks, which is not checked. Operations of one
 // communicator run in the order of the calls, even on different streams. A count of 0 is allowed.
 // If an in-place form is documented, each rank may choose to use it.
 //
@@ -162,10 +169,13 @@ struct CommunicatorOptions {
 // Errors: wrong arguments throw Error(invalid_argument) before anything is sent: a rank or count
 // out of range, unequal dtypes, null with elements, an overlap of src and dst that is not
 // documented, a dtype or op that does not exist, a factor that is not allowed. The Work keeps the
-// failure of its operation. A failure also fails the World: every communicator of every rank aborts
-// and every wait ends. abort() ends one communicator only. Every call of a Communicator that was
-// moved from throws Error(invalid_argument), and so does an operation after the World has been
-// destroyed.
+// failure of its operation, and the stream drops later work until this failure was thrown or
+// returned (device.hpp). With Config::failure_scope "communicator", the failure ends this
+// communicator on all its ranks: operations in flight fail and later calls throw, everywhere with
+// the error of the rank that failed first. So does the loss of a rank. Other communicators go on.
+// With the scope "job", a failure fails the World: every communicator of every rank aborts and every
+// wait ends. abort() ends one communicator only. Every call of a Communicator that was moved from
+// throws Error(invalid_argument), and so does an operation after the World has been destroyed.
 class ATOLL_API Communicator {
  public:
   // Collective over the axis. If several communicators have ranks in common, all ranks must open
@@ -177,6 +187,11 @@ class ATOLL_API Communicator {
   // exchange which backends they can use and choose the best common
   // one. If there is none, throws Error(unsupported) with the reason of each backend.
   static Communicator open(const Axis& axis, CommunicatorOptions options = {});
+  // Opens a communicator of these ranks of the World, in this order, which is the same on all of
+  // them. Ranks that are not listed need not call it, and two lists may be opened in any order, as
+  // long as no rank waits for another in a cycle. The errors are those of open() above.
+  static Communicator open(World& world, std::vector<int> ranks, std::string name,
+                           CommunicatorOptions options = {});
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
   ~Communicator();  // blocks until all enqueued operations are complete
@@ -264,6 +279,10 @@ class ATOLL_API Communicator {
   // errors of atoll::allocate().
   void reserve_scratch(std::uint64_t bytes);
 
+  // Returns another handle of this communicator, whose operations have the time limit `timeout`
+  // instead of CommunicatorOptions::timeout; -1 ms means that one. All ranks must use the same.
+  Communicator with_timeout(std::chrono::milliseconds timeout) const;
+
   // Returns the transports that this process uses. A backend that cannot tell its communicators
   // apart reports the transports of all of them.
   Transports transports() const;
@@ -277,10 +296,9 @@ class ATOLL_API Communicator {
   // Ends this communicator on all its ranks. The World does not fail, and other communicators can
   // still be used. Operations in flight fail with Error(aborted), which names this rank and
   // `reason`; later calls throw this error. The data of failed operations is undefined, and their
-  // streams fail: an operation of another communicator that follows on such a stream fails the
-  // World. Returns when the other ranks know about the abort, or after 2 s if a rank does not
-  // answer. Any thread may call it; only the first call counts. Ranks that wait in
-  // allocate() or register_memory() end as well. Destroy the communicator as usual.
+  // streams fail as after other errors. Returns at once: the store tells the other ranks. Any thread
+  // may call it; only the first call counts. Ranks that wait in allocate() or register_memory() end
+  // as well. Destroy the communicator as usual.
   void abort(std::string_view reason);
 
   struct ATOLL_LOCAL Impl;  // this struct is defined in src/comm/communicator_impl.hpp

@@ -13,7 +13,7 @@
 namespace atoll_v1::atoll {
 
 // A World refuses values that set() would refuse. The following settings must be equal on all
-// ranks; otherwise every rank throws Error(mismatch): `timeout` and `check` when the job opens;
+// ranks; otherwise every rank throws Error(mismatch): `timeout`, `check` and `failure_scope` when the job opens;
 // `backend`, `algorithm`, the content of the file `tuning`, `deterministic` and `tcp_checksum` when
 // a communicator opens; `islands` when a mesh is planned. Every other setting may differ.
 struct ATOLL_API Config {
@@ -36,7 +36,7 @@ struct ATOLL_API Config {
   std::string host_id;
 
   std::chrono::seconds rendezvous_timeout{60};  // time limit for all ranks to join the job
-  std::chrono::seconds timeout{600};  // time limit of one collective; equal on all ranks
+  std::chrono::seconds timeout{600};            // time limit of one collective; equal on all ranks
   // Time without any answer from another host after which the network between two hosts counts as
   // cut. A rank that is slow or stopped is not a cut, because its host still answers.
   std::chrono::seconds cut_timeout{10};
@@ -50,10 +50,18 @@ struct ATOLL_API Config {
   std::string plugin_path;
   std::string algorithm;  // such as "all_reduce:ring"; "" lets the backend choose algorithms
   std::string tuning;     // file with measured algorithm choices; `algorithm` overrides it
-  // The action of a rank when its launcher (mpirun, slurmstepd, torchrun, ...) ends before it. ""
-  // or "end": the rank reports a failure to the other ranks, and ends within 5 s. "parent": the
-  // same; without a launcher, the parent process counts as the launcher. "ignore": the rank
-  // runs on.
+  // What fails with a collective, and with the loss of a rank. "" or "job": the World, on all ranks.
+  // "communicator": the communicators that contain the rank; the World and the other communicators
+  // go on, unless rank 0 was lost. Equal on all ranks.
+  std::string failure_scope;
+  // 1 lets a World act on the whole process, as programs want whose only purpose is the job:
+  // std::terminate and a launcher that ends fail the job, a rank ends 5 s after its launcher,
+  // SIGUSR1 writes the flight file, `stack_signal` records stacks, and variables that NCCL reads
+  // are set. 0 changes nothing outside the World.
+  int owns_process = 0;
+  // The launcher (mpirun, slurmstepd, torchrun, ...) whose end makes this rank report a failure to
+  // the other ranks. "" or "end": the one that started this process. "parent": the same, and without
+  // a launcher the parent process. "ignore": none. If `owns_process` is 1, the rank ends as well.
   std::string parent;
   // Checksum of the data that the host backend sends over TCP. "" or "off": none. "crc32c": data
   // that arrives corrupted is an error.

@@ -87,20 +87,23 @@ using StreamLink = std::shared_ptr<Stream*>;
 
 // An ordered queue of work on one device. Every function but synchronize() returns at once.
 //
-// Threads: one thread at a time may call a Stream; a task that runs on it counts as a caller. On
-// CPUs, a call that enqueues while another thread does throws Error(invalid_argument); on GPUs it
-// is not noticed. A task must not destroy its own stream.
+// Threads: any thread may call any function of a Stream, which orders the work of several threads as
+// it comes. A task must not destroy its own stream.
 //
 // Waits in tasks: a task of a CPU stream may wait for other streams. It cannot wait for its own
 // stream: not by synchronize(), and not for a collective that it has enqueued there, because this
 // work runs only after the task. Such a wait throws Error(invalid_argument). A cycle of waits over
 // several streams is not noticed.
 //
-// Errors: when work fails, later work on this stream does not run. synchronize(), and waits for
-// later events of this stream, throw the first error. Kernels already launched on a GPU still run.
-// The World fails if a failed stream drops a collective, or is destroyed before any call has thrown
-// its error. The other ranks get the text of that error. Every call of a Stream that was moved from
-// throws Error(invalid_argument).
+// Errors: when work fails, the stream drops later work until the program has been told of the error:
+// until synchronize() of this stream or of a later event, or a function of a Work, has thrown or
+// returned it. Work that is enqueued afterwards runs, and waits for earlier events no longer fail
+// it. Work that was enqueued before stays dropped, and synchronize() and events that follow such
+// work, with no newer work between, throw the error every time. Kernels already launched on a GPU
+// still run. If a
+// failed stream drops a collective, its communicator fails (communicator.hpp). If the stream is
+// destroyed before any call has told its error, the World fails, and the other ranks get the text of
+// that error. Every call of a Stream that was moved from throws Error(invalid_argument).
 class ATOLL_API Stream {
  public:
   Stream(Stream&&) noexcept;
@@ -181,10 +184,12 @@ class ATOLL_API Device {
   // context on it; code that calls CUDA directly must therefore set its device first. Throws
   // Error(unsupported) in a build without CUDA, and Error(not_found) if there is no such GPU.
   static Device cuda(int ordinal = 0);
-  // Returns the number of GPUs visible to CUDA; 0 without a driver. The first call sets
-  // CUDA_DEVICE_MAX_CONNECTIONS to 32 in this process, unless it is set: more hardware queues than
-  // the default of 8, for programs with many streams. It has no effect on a context that exists.
+  // Returns the number of GPUs visible to CUDA; 0 without a driver.
   static int cuda_count() noexcept;
+  // Sets CUDA_DEVICE_MAX_CONNECTIONS to 32 in this process, unless it is set: more hardware queues
+  // than the default of 8, for programs with many streams. Call it before the first use of a GPU.
+  // choose_rank_device() calls it if Config::owns_process is 1.
+  static void request_gpu_queues() noexcept;
   explicit Device(std::shared_ptr<DeviceBackend> impl);
 
   DeviceKind kind() const noexcept;

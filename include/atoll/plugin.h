@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 3u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 0u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MINOR 1u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -197,6 +197,7 @@ typedef struct atoll_group {
    * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
   const char* rdma;
   const char* links; /* model of the links of a simulated device, as text; NULL: a real device */
+  int32_t owns_process; /* nonzero: the backend may change the environment of the process */
 } atoll_group;
 
 /* The time that an operation on simulated memory takes. Shares are from 0 to 1. */

@@ -52,7 +52,11 @@ struct SimulatedJob {
 //
 // A thread of rank 0 serves the store over TCP, and every rank keeps one connection to it. If a
 // process ends without leaving the job, the store notices and immediately tells every rank which
-// one was lost.
+// one was lost. Config::failure_scope says what this ends: the job, or the communicators that
+// contain the rank. The loss of rank 0 always ends the job.
+//
+// A World changes nothing outside itself, unless Config::owns_process asks for it: it installs no
+// handlers, sets no variables, never ends the process, and its threads end with it.
 //
 // Any thread may call any function. All ranks must call functions marked "collective", in the same
 // order.
@@ -87,6 +91,16 @@ class ATOLL_API World {
   static World from_ranks(int rank, int size, const Broadcast& broadcast,
                           Config config = Config::from_env());
 
+  // Joins a job whose ranks share a key-value store of the program: a store of c10d or etcd, files,
+  // or what MPI offers. Rank 0 calls `put` once, the others call `get` once, which waits until the
+  // key has a value; `put` never passes a key twice. The value contains the secret of the job.
+  // Collective. Throws Error(invalid_argument) unless 0 <= rank < size, what `put` and `get` throw,
+  // and the errors of from_env().
+  using Put = std::function<void(const std::string& key, const std::string& value)>;
+  using Get = std::function<std::string(const std::string& key)>;
+  static World from_exchange(int rank, int size, Put put, Get get,
+                             Config config = Config::from_env());
+
   // Makes a job of one process, without network connections or threads.
   static World single(Config config = {});
 
@@ -112,8 +126,8 @@ class ATOLL_API World {
   int local_rank() const;  // ATOLL_LOCAL_RANK, or index of this rank among the ranks of its host
   int local_size() const;
   // Returns how the job was started: "explicit" (ATOLL_RANK and ATOLL_SIZE), "openmpi", "pmix",
-  // "pmi", "torchrun", "slurm", "program" (from_ranks()), "simulated" (simulated()), or "single"
-  // without a launcher.
+  // "pmi", "torchrun", "slurm", "program" (from_ranks() and from_exchange()), "simulated"
+  // (simulated()), or "single" without a launcher.
   std::string_view launcher() const;
   const Config& config() const;
   const std::vector<HostInfo>& hosts() const;        // hosts of the job, by lowest rank
@@ -137,8 +151,9 @@ class ATOLL_API World {
   std::uint64_t ticket(std::string_view key);
 
   // Registers a function that ~World calls before this rank leaves the job, in reverse order of
-  // registration. Ranks with registered functions first meet in a barrier; `failed` is true if the
-  // job has failed or the barrier timed out. A function that one of them registers runs next.
+  // registration. Ranks with registered functions first meet in a barrier, unless a rank has left
+  // before; `failed` is true if there was no barrier, or it timed out, or the job has failed. A
+  // function that one of them registers runs next.
   void at_exit(std::function<void(bool failed)> callback);
 
   // Declares that the job has failed. The store sends the reason to every rank; there,
@@ -160,13 +175,20 @@ class ATOLL_API World {
       throw;
     }
   }
+  // Leaves the job while the other ranks go on, which learn that this rank has left, and not that it
+  // was lost. Meshes, communicators and engines must be destroyed before. Afterwards the World can
+  // only be destroyed. Throws Error(invalid_argument) on rank 0, which serves the store.
+  void leave();
+  // The ranks that have left by leave(), or were lost while Config::failure_scope is "communicator".
+  std::vector<int> departed() const;
+
   // The reason why the job failed; empty if it has not.
   std::optional<Error> failure() const;
   // Throws failure() if the job has failed.
   void check() const;
 
-  // Keeps a callback of on_failure() registered. Destroying it removes the callback and waits for a
-  // call in progress.
+  // Keeps a callback registered. Destroying it removes the callback and waits for a call in
+  // progress.
   class Subscription {
    public:
     Subscription() noexcept = default;
@@ -180,6 +202,9 @@ class ATOLL_API World {
   // Calls `callback` once when the job fails, from a thread of World; if the job has already
   // failed, calls it at once on this thread. It must not destroy the World.
   [[nodiscard]] Subscription on_failure(std::function<void(const Error&)> callback);
+  // Calls `callback` once for each rank of departed(), now and later, from a thread of World; for
+  // the ranks that are gone, at once on this thread. It must not destroy the World.
+  [[nodiscard]] Subscription on_departure(std::function<void(int rank, const Error& why)> callback);
 
  private:
   friend struct WorldInternals;  // this class is defined in src/world/world_internals.hpp

@@ -1,6 +1,6 @@
 // The collectives that are one MPI call each: barrier, broadcast, all_to_all, gather and scatter.
-// MPI chooses the algorithm. On the root of gather and scatter, MPI allows MPI_IN_PLACE alone, so
-// the ranks need no agreement about in-place data.
+// MPI chooses the algorithm. In gather and scatter, the root may pass MPI_IN_PLACE whatever the
+// other ranks pass, so the ranks need no agreement about in-place data.
 #include <cstring>
 
 #include "collectives.hpp"

@@ -4,6 +4,7 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -181,9 +182,18 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::open(const atoll_core& core,
     throw Error(ATOLL_INVALID_ARGUMENT, "the placement of this rank does not specify a GPU");
   // Makes NCCL run the operations of several communicators on one GPU in launch order. All ranks
   // launch in the same order, so no operation waits for a GPU that another operation occupies.
+  constexpr const char* order = "NCCL_LAUNCH_ORDER_IMPLICIT";
   static std::once_flag ordered;
-  std::call_once(ordered, [] { atoll_abi::add_to_environment({"NCCL_LAUNCH_ORDER_IMPLICIT=1"}); });
-  keep_log();
+  std::call_once(ordered, [&] {
+    if (group.owns_process != 0) return atoll_abi::add_to_environment({fmt::format("{}=1", order)});
+    if (std::getenv(order) != nullptr) return;
+    core.log(core.ctx, ATOLL_LOG_INFO,
+             fmt::format("{} is not set: operations of two communicators on one GPU can wait for "
+                         "each other; set it to 1, or set ATOLL_OWNS_PROCESS=1",
+                         order)
+                 .c_str());
+  });
+  keep_log(group.owns_process != 0);
   const auto deadline = deadline_of(group.timeout_ns);
   const Current current(device);
   std::unique_ptr<NcclCommunicator> comm(new NcclCommunicator(core, group, device));

@@ -26,8 +26,9 @@ struct Log {
 
 // Redirects NCCL's log to a memory file, unless the user has set NCCL_DEBUG or a related variable.
 // Done only once, because NCCL reads its environment at its first call.
-const Log& log() {
-  static const Log log = [] {
+const Log& log(bool may_redirect = false) {
+  static const Log log = [may_redirect] {
+    if (!may_redirect) return Log{-1, "NCCL's log is captured only with ATOLL_OWNS_PROCESS=1"};
     for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}) {
       if (const char* value = std::getenv(name)) {
         return Log{-1, fmt::format("{}={} is set, so NCCL's log is not captured", name, value)};
@@ -73,7 +74,7 @@ struct Connections {
 
 }  // namespace
 
-void keep_log() { log(); }
+void keep_log(bool may_redirect) { log(may_redirect); }
 
 std::int64_t log_size() noexcept { return log().file < 0 ? 0 : size_of(log().file); }
 

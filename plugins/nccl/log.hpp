@@ -10,9 +10,9 @@
 
 namespace atoll_nccl {
 
-// Redirects NCCL's log to a file in memory (memfd). Must be called before the first NCCL call of
-// the process, because NCCL ignores later changes.
-void keep_log();
+// If `may_redirect`, redirects NCCL's log to a file in memory (memfd). Must be called before the
+// first NCCL call of the process, because NCCL ignores later changes.
+void keep_log(bool may_redirect);
 // Removes the environment variables that keep_log() has set. Must be called after NCCL has read
 // them. Otherwise a child process that uses NCCL would write its log to an unrelated file
 // descriptor.

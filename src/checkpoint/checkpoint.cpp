@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "atoll/rank_set.hpp"
 #include "checkpoint/content.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/folder.hpp"
@@ -17,7 +18,6 @@
 #include "core/parse.hpp"
 #include "core/terminal_safe.hpp"
 #include "fsdp/pass_state.hpp"
-#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

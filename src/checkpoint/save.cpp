@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
+#include "atoll/rank_set.hpp"
 #include "checkpoint/content.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/folder.hpp"
@@ -20,7 +21,6 @@
 #include "fsdp/gathering.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/setup.hpp"
-#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

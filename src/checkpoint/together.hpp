@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "atoll/rank_set.hpp"
 #include "core/errors.hpp"
-#include "world/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
+#include "atoll/rank_set.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/together.hpp"
@@ -19,7 +20,6 @@
 #include "device/cpu/kernels.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/setup.hpp"
-#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

@@ -11,12 +11,13 @@
 #include "core/operation_label.hpp"
 #include "core/terminal_safe.hpp"
 #include "flight/flight.hpp"
+#include "world/introduction.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-// Time that abort() waits for the other ranks to receive the question.
-constexpr std::chrono::seconds abort_patience{2};
+// Time in which a rank that has failed waits for the store to name the first error.
+constexpr std::chrono::seconds announce_patience{2};
 
 // An operation in the queue of a CPU stream. Its execution begins with take(). A failed stream
 // destroys its queued operations without running them; the destructor fails the World if take() has
@@ -60,8 +61,9 @@ BackendCommunicator::BackendCommunicator(const Axis& axis, CommunicatorOptions o
       scaled_source_(device_) {}
 
 BackendCommunicator::~BackendCommunicator() {
-  subscription_ = {};
-  if (flight_) flight_->questions().remove(id_);
+  on_failure_ = {};
+  on_departure_ = {};
+  if (flight_) flight_->questions().remove(end_name());
   watchdog_.reset();
   if (WorldInternals::is_over(axis_.hold)) {
     // The backend cannot close without the World.
@@ -89,8 +91,7 @@ BackendCommunicator::~BackendCommunicator() {
 
 void BackendCommunicator::opened() {
   ask_what_backend_performs();
-  retain(*plugin_);
-  world().at_exit([plugin = plugin_](bool failed) { release(*plugin, failed); });
+  use(world(), *plugin_);
   track_ = flight_->recorder().open({.id = id_,
                                      .name = name_,
                                      .backend = plugin_->name,
@@ -98,25 +99,28 @@ void BackendCommunicator::opened() {
                                      .ranks = axis_.ranks});
   shape_.levels = levels_of(hosts_of(axis_), shape_.block);
   if (device_.kind() == DeviceKind::cuda) {
-    watchdog_ =
-        std::make_unique<LaunchWatchdog>(*this, flight_->recorder(), *track_, settings_.timeout);
+    watchdog_ = std::make_unique<LaunchWatchdog>(*this, flight_->recorder(), *track_);
   }
-  subscription_ = world().on_failure([this](const Error& error) {
+  on_failure_ = world().on_failure([this](const Error& error) {
     if (watchdog_) watchdog_->fail(error);
     plugin_->table.abort(comm_);
   });
-  bool is_over = false;  // true after an abort() on another rank while this rank opened the group
+  bool is_over = false;  // true if another rank has ended the group while this rank opened it
   {
     const std::lock_guard lock(ending_);
     is_open_ = true;
-    is_over = aborted_by_.has_value();
+    is_over = ended_by_.has_value();
   }
   if (is_over) stop();
+  on_departure_ = world().on_departure([this](int rank, const Error& why) {
+    if (std::ranges::find(axis_.ranks, rank) == axis_.ranks.end()) return;
+    end(make_error(why.code(), "communicator {}: {}", name_, why.what()));
+  });
   log::debug("opened communicator {} of {} ranks on backend {}", name_, axis_.size(),
              plugin_->name);
 }
 
-void BackendCommunicator::join_split() const {
+void BackendCommunicator::join_split() {
   if (plugin_->table.split == nullptr) return;
   wait_until_idle();
   atoll_comm* nothing = nullptr;
@@ -126,39 +130,39 @@ void BackendCommunicator::join_split() const {
 
 void BackendCommunicator::abort(std::string_view reason) {
   const std::string why = one_line(reason);
-  const std::string by =
-      fmt::format("by rank {}: {}", world().rank(), why.empty() ? "without a reason" : why);
-  end(by);
+  const Error error = make_error(ErrorCode::aborted, "communicator {} was aborted by rank {}: {}",
+                                 name_, world().rank(), why.empty() ? "without a reason" : why);
   try {
-    WorldInternals::store(world()).ask(id_, by, abort_patience);
+    WorldInternals::store(world()).announce(end_name(), encode(error), {});
   } catch (const std::exception& problem) {
     if (!world().failure()) {
       log::error("communicator {}: cannot tell the other ranks about abort(): {}", name_,
                  problem.what());
     }
   }
+  end(error);
 }
 
 // Marks all groups before the first backend aborts: a stream that fails then drops operations of
-// the other groups, and operation_dropped() must know that they were aborted.
-void BackendCommunicator::end(const std::string& by) {
-  if (!mark(by)) return;
+// the other groups, and operation_dropped() must know that they have ended.
+void BackendCommunicator::end(const Error& why) {
+  if (!mark(why)) return;
   std::vector<std::shared_ptr<BackendCommunicator>> parts;
   {
     const std::lock_guard lock(ending_);
     for (const auto& part : parts_) parts.push_back(part.lock());
   }
-  std::erase_if(parts, [&](const auto& part) { return !part || !part->mark(by); });
+  std::erase_if(parts, [&](const auto& part) { return !part || !part->mark(why); });
   WorldInternals::store(world()).interrupt(memory_key(*this));
   stop();
   for (const auto& part : parts) part->stop();
 }
 
-bool BackendCommunicator::mark(const std::string& by) {
+bool BackendCommunicator::mark(const Error& why) {
   const std::lock_guard lock(ending_);
-  if (aborted_by_) return false;
-  aborted_by_ = by;
-  is_aborted_ = true;
+  if (ended_by_) return false;
+  ended_by_ = why;
+  has_ended_ = true;
   return true;
 }
 
@@ -169,53 +173,76 @@ void BackendCommunicator::stop() {
   }
   if (watchdog_) {
     watchdog_->await_finished();
-    watchdog_->fail(*aborted());
+    watchdog_->fail(*ended());
   }
   plugin_->table.abort(comm_);
 }
 
-void BackendCommunicator::abort_with(
-    const std::vector<std::shared_ptr<BackendCommunicator>>& parts) {
-  std::optional<std::string> by;
+void BackendCommunicator::adopt(const std::vector<std::shared_ptr<BackendCommunicator>>& parts) {
+  for (const auto& part : parts) {
+    part->calling_ = calling_;
+    const std::lock_guard lock(part->ending_);
+    part->whole_ = weak_from_this();
+  }
+  std::optional<Error> why;
   {
     const std::lock_guard lock(ending_);
     parts_.assign(parts.begin(), parts.end());
-    by = aborted_by_;
+    why = ended_by_;
   }
-  if (!by) return;
-  for (const auto& part : parts) part->end(*by);
+  if (!why) return;
+  for (const auto& part : parts) part->end(*why);
 }
 
-std::optional<Error> BackendCommunicator::aborted() const {
+std::optional<Error> BackendCommunicator::ended() const {
   const std::lock_guard lock(ending_);
-  if (!aborted_by_) return std::nullopt;
-  return make_error(ErrorCode::aborted, "rank {}: communicator {} was aborted {}", world().rank(),
-                    name_, *aborted_by_);
+  return ended_by_;
 }
 
-void BackendCommunicator::check_aborted() const {
-  if (is_aborted_) throw Error(*aborted());
+void BackendCommunicator::check_ended() const {
+  if (has_ended_) throw Error(*ended());
 }
 
 void BackendCommunicator::await_cause() const {
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (!world().failure() && !is_aborted_ && std::chrono::steady_clock::now() < patience) {
+  while (!world().failure() && !has_ended_ && std::chrono::steady_clock::now() < patience) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 
-void BackendCommunicator::check(atoll_status status, const std::string& what) const {
+Error BackendCommunicator::fail_all(const Error& own) noexcept {
+  if (fails_job()) {
+    world_.fail(own.what());  // has no effect if the World has already failed
+    return own;
+  }
+  std::shared_ptr<BackendCommunicator> whole;
+  {
+    const std::lock_guard lock(ending_);
+    whole = whole_.lock();
+  }
+  if (whole) return whole->fail_all(own);
+  Error first = own;
+  try {
+    first = decode_error(
+        WorldInternals::store(world()).announce(end_name(), encode(own), announce_patience));
+  } catch (const std::exception& problem) {
+    log::error("communicator {}: cannot tell the other ranks about a failure: {}", name_,
+               problem.what());
+  }
+  end(first);
+  return *ended();
+}
+
+void BackendCommunicator::check(atoll_status status, const std::string& what) {
   if (status == ATOLL_OK) return;
-  check_aborted();
+  check_ended();
   if (status == ATOLL_ABORTED) {  // the consequence of a failure on another rank
     await_cause();
-    check_aborted();
+    check_ended();
     world().check();
   }
-  const Error error = make_error(static_cast<ErrorCode>(status), "rank {}: cannot {}: {}",
-                                 world().rank(), what, last_error(*plugin_, comm_));
-  world_.fail(error.what());
-  throw error;
+  throw fail_all(make_error(static_cast<ErrorCode>(status), "rank {}: cannot {}: {}",
+                            world().rank(), what, last_error(*plugin_, comm_)));
 }
 
 void BackendCommunicator::ask_what_backend_performs() {
@@ -240,14 +267,16 @@ std::shared_ptr<Work::State> BackendCommunicator::begin(Stream& stream) {
   require(!WorldInternals::is_over(axis_.hold),
           "communicator {}: its World has been destroyed, but must outlive it", name_);
   world().check();
-  check_aborted();
+  check_ended();
   require(
       kind_of(stream) == device_.kind(),
       "rank {}: communicator {}: the stream {} is not a stream of the communicator's device {}: "
       "take streams from Communicator::device()",
       world().rank(), name_, stream.name(), device_.name());
   order_.enter(stream);
-  return std::make_shared<Work::State>();
+  auto state = std::make_shared<Work::State>();
+  if (watchdog_) state->watchdog = watchdog_->watchdog();
+  return state;
 }
 
 void BackendCommunicator::declare_use(const Operation& operation, Stream& stream) const {
@@ -324,15 +353,17 @@ void BackendCommunicator::launch(std::vector<Operation> operations, std::uint64_
   }
   Event reached = stream.record();
   const Range range(stream.backend(), {atoll_abi::kind_name(operations.front().kind), name_});
-  call_backend(operations, sequence, number, stream.backend().native(), *state);
+  stream.backend().launch(
+      [&](void* native) { call_backend(operations, sequence, number, native, *state); });
   try {
     const std::uint64_t collectives = collectives_among(operations);
-    watchdog_->add({std::move(operations), collectives, sequence, number, state, std::move(reached),
-                    stream.record()});
+    const auto timeout = timeout_of(operations.front());
+    watchdog_->add({std::move(operations), collectives, sequence, number, timeout, state,
+                    std::move(reached), stream.record()});
   } catch (const std::exception& error) {
     // The operation has been launched, but the watchdog cannot observe it, so a failure could go
     // unnoticed.
-    world_.fail(error.what());
+    fail_all(Error(ErrorCode::internal, text_of(error)));
     throw;
   }
 }
@@ -379,7 +410,7 @@ void BackendCommunicator::call_backend(std::span<const Operation> operations,
     entry.count = operation.count;
     entry.sequence = sequence++;
     entry.stream = stream;
-    entry.timeout_ns = std::chrono::nanoseconds(settings_.timeout).count();
+    entry.timeout_ns = std::chrono::nanoseconds(timeout_of(operation)).count();
     entry.counts = operation.counts.empty() ? nullptr : operation.counts.data();
     entry.recv_counts = operation.recv_counts.empty() ? nullptr : operation.recv_counts.data();
     entry.factor = operation.reduction.factor;
@@ -398,10 +429,11 @@ void BackendCommunicator::call_backend(std::span<const Operation> operations,
 }
 
 void BackendCommunicator::operation_dropped() noexcept {
-  if (is_aborted_) return;  // the other ranks do not wait for an aborted operation
+  if (has_ended_) return;  // the other ranks do not wait for the operations of such a group
   try {
-    world_.fail(fmt::format("rank {}: communicator {}: an operation was dropped, because {}",
-                            world().rank(), name_, reason_of_drop()));
+    fail_all(make_error(ErrorCode::aborted,
+                        "rank {}: communicator {}: an operation was dropped, because {}",
+                        world().rank(), name_, reason_of_drop()));
   } catch (const std::exception& error) {
     log::error("communicator {}: {}", name_, error.what());
   }
@@ -418,26 +450,27 @@ Error BackendCommunicator::fail(atoll_status status, const std::string& why,
   const Cause cause =
       status == ATOLL_ABORTED || status == ATOLL_PEER_LOST ? Cause::elsewhere : Cause::here;
   if (cause == Cause::elsewhere) await_cause();
-  if (const std::optional<Error> error = aborted()) {
+  if (const std::optional<Error> error = ended()) {
     flight_->recorder().failed(number, operations.size(), error->what());
     state.fail(*error);
     return *error;
   }
   const ExplainedError explained = explain({world(), axis_, *track_, operations}, own);
   flight_->recorder().failed(number, operations.size(), explained.error.what());
-  world_.fail(explained.error.what());  // fail() has no effect if the World has already failed
-  const Error error = explained.to_report(world().failure(), cause);
+  const Error first = fail_all(explained.error);
+  const Error error = fails_job() ? explained.to_report(world().failure(), cause) : first;
   state.fail(error);
-  flight_->await_written();
+  if (fails_job()) flight_->await_written();
   return error;
 }
 
 void BackendCommunicator::disagree(const std::string& finding, Work::State& state) {
   const Error own(ErrorCode::mismatch,
                   fmt::format("rank {}: communicator {}: {}", world().rank(), name_, finding));
-  world_.fail(own.what());  // fail() has no effect if the World has already failed
-  flight_->await_written();
-  const Error error = ExplainedError{own, finding}.to_report(world().failure(), Cause::here);
+  const Error first = fail_all(own);
+  if (fails_job()) flight_->await_written();
+  const Error error =
+      fails_job() ? ExplainedError{own, finding}.to_report(world().failure(), Cause::here) : first;
   state.fail(error);
   throw error;
 }
@@ -450,9 +483,11 @@ std::pair<atoll_status, std::string> BackendCommunicator::async_error() {
 
 void BackendCommunicator::launch_failed(atoll_status status, const std::string& why,
                                         const LaunchWatchdog::Launch* launch) {
-  if (is_aborted_) return;  // end() has failed the operations in flight
+  if (has_ended_) return;  // end() has failed the operations in flight
   if (launch == nullptr) {
-    return world_.fail(fmt::format("rank {}: communicator {}: {}", world().rank(), name_, why));
+    fail_all(make_error(static_cast<ErrorCode>(status), "rank {}: communicator {}: {}",
+                        world().rank(), name_, why));
+    return;
   }
   const Operation& first = launch->operations.front();
   const std::string text =
@@ -462,8 +497,9 @@ void BackendCommunicator::launch_failed(atoll_status status, const std::string& 
     fail(status, text, launch->operations, launch->number, *launch->state);
   } catch (const std::exception& error) {
     log::error("communicator {}: {}", name_, error.what());
-    launch->state->fail(Error(static_cast<ErrorCode>(status), text));
-    world_.fail(text);
+    const Error failed(static_cast<ErrorCode>(status), text);
+    launch->state->fail(failed);
+    fail_all(failed);
   }
 }
 

@@ -1,5 +1,5 @@
 // One open group of ranks on one backend: submits operations in order, records them in the flight
-// recorder and turns a failure of the backend into a failure of the World.
+// recorder and turns a failure of the backend into a failure of the group or of the World.
 #pragma once
 
 #include <algorithm>
@@ -94,12 +94,12 @@ class Scratch {
   std::vector<Buffer> buffers_;
 };
 
-// Not thread-safe: one thread calls the group at a time. Functions that CPU streams execute for
-// the group also run one at a time.
+// Thread-safe only where a comment says so: a caller holds calling() during its call. Functions
+// that CPU streams execute for the group run one at a time.
 class BackendCommunicator : public std::enable_shared_from_this<BackendCommunicator> {
  public:
   // Collective over the axis. A non-null `parent` is split if its backend supports that. Throws
-  // Error and fails the World when the backend cannot open.
+  // Error and fails as fail_all() does when the backend cannot open.
   static std::shared_ptr<BackendCommunicator> open(const Axis& axis, CommunicatorOptions options,
                                                    const BackendCommunicator* parent = nullptr);
   BackendCommunicator(const Axis& axis,
@@ -108,6 +108,8 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   BackendCommunicator(const BackendCommunicator&) = delete;
   BackendCommunicator& operator=(const BackendCommunicator&) = delete;
 
+  // Serialises the callers of this group. The parts of a communicator share its mutex.
+  std::mutex& calling() const noexcept { return *calling_; }
   World& world() const { return world_.get(); }  // throws if the World has been destroyed
   const Axis& axis() const noexcept { return axis_; }
   const std::string& name() const noexcept { return name_; }
@@ -134,10 +136,10 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   }
 
   // A call of the user consists of begin(), any number of submit(), and finish(). begin() throws if
-  // the World has failed, and makes `stream` wait for the previous call.
+  // the group or the World has failed, and makes `stream` wait for the previous call.
   std::shared_ptr<Work::State> begin(Stream& stream);
   // Passes the operations to the backend as one group, in stream order. A failure is stored in
-  // `state` and also fails the stream and the World.
+  // `state`, fails the stream, and fails as fail_all() does.
   void submit(std::vector<Operation> operations, const std::shared_ptr<Work::State>& state,
               Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
@@ -152,11 +154,14 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   RegisteredRanges& registered() noexcept { return registered_; }
   const RegisteredRanges& registered() const noexcept { return registered_; }
 
-  // Unless `status` is ATOLL_OK, fails the World and throws an error that names what the backend
+  // Fails the World, or with Config::failure_scope "communicator" this group on all its ranks.
+  // Returns the error that all these ranks report: that of the first rank that failed.
+  Error fail_all(const Error& own) noexcept;
+  // Unless `status` is ATOLL_OK, calls fail_all() and throws an error that names what the backend
   // cannot do and its reason.
-  void check(atoll_status status, const std::string& what) const;
-  // Call this when the ranks called different operations, which `finding` describes. Fails the
-  // World and throws.
+  void check(atoll_status status, const std::string& what);
+  // Call this when the ranks called different operations, which `finding` describes. Calls
+  // fail_all() and throws.
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);
   // Keeps memory alive until the operations called so far are complete. Any thread may call it.
   void retire(RetiredMemory::List& memory) noexcept {
@@ -168,15 +173,15 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
   // it.
   void abort(std::string_view reason);
-  // Lets end() also end `parts`, the groups for collectives in two levels.
-  void abort_with(const std::vector<std::shared_ptr<BackendCommunicator>>& parts);
-  void check_aborted() const;  // throws Error(aborted) after abort() on any rank
+  // Makes `parts`, the groups for collectives in two levels, end and be called with this group.
+  void adopt(const std::vector<std::shared_ptr<BackendCommunicator>>& parts);
+  void check_ended() const;  // throws the error with which this group has ended on any rank
   // Takes part in a split of this group as a rank that joins none of the new groups.
-  void join_split() const;
+  void join_split();
   bool is_idle() const { return order_.is_idle(); }  // true when all operations have ended
   void wait_until_idle() const { order_.wait_until_idle(); }
   void wait_for_last() const { order_.last().synchronize(); }
-  // Call this when a failed stream drops an operation of this group. Fails the World, because the
+  // Call this when a failed stream drops an operation of this group. Calls fail_all(), because the
   // other ranks would wait for the operation.
   void operation_dropped() noexcept;
   // Runs the operations on CPU memory, where the backend returns when they are complete.
@@ -187,7 +192,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // For the watchdog's thread: returns a failure that the backend noticed after a launch, and its
   // reason. The status is ATOLL_OK when there is no failure.
   std::pair<atoll_status, std::string> async_error();
-  // Fails the World because of `launch`, or because of the device when `launch` is null.
+  // Calls fail_all() because of `launch`, or because of the device when `launch` is null.
   void launch_failed(atoll_status status, const std::string& why,
                      const LaunchWatchdog::Launch* launch);
 
@@ -200,16 +205,22 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   bool order_needs_fallback(const atoll_group& group) const;
   void opened();
   void ask_what_backend_performs();
-  // Ends this group on this rank. `by` names the rank and its reason: "by rank 2: no progress".
-  void end(const std::string& by);
+  // Name under which ranks announce why the group ends.
+  std::string end_name() const { return id_ + "/end"; }
+  std::chrono::milliseconds timeout_of(const Operation& operation) const {
+    return operation.timeout.count() < 0 ? settings_.timeout : operation.timeout;
+  }
+  bool fails_job() const { return world().config().failure_scope != "communicator"; }
+  // Ends this group on this rank.
+  void end(const Error& why);
   // The two parts of end(): mark() returns false after an earlier end(), and stop() aborts the
   // backend.
-  bool mark(const std::string& by);
+  bool mark(const Error& why);
   void stop();
-  // Returns the error of operations after abort(), or nothing.
-  std::optional<Error> aborted() const;
-  // Waits up to a second for the store to report an abort or the job's first failure, which may
-  // have caused the failure on this rank.
+  // Returns the error with which the group has ended, or nothing.
+  std::optional<Error> ended() const;
+  // Waits up to a second for the store to report why the group ended or the job's first failure,
+  // which may have caused the failure on this rank.
   void await_cause() const;
   // Launches the operations on a device other than the host. The watchdog observes them until they
   // end.
@@ -222,12 +233,13 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   void call_backend(std::span<const Operation> operations, std::uint64_t sequence,
                     std::uint64_t number, void* stream, Work::State& state,
                     std::span<atoll_cost> costs = {});
-  // Stores a failure in the Work, the World and the flight recorder, and adds what other ranks
-  // report about the failure. Returns the error to throw.
+  // Stores a failure in the Work and the flight recorder, adds what other ranks report about the
+  // failure, and fails as fail_all() does. Returns the error to throw.
   Error fail(atoll_status status, const std::string& why, std::span<const Operation> operations,
              std::uint64_t number, Work::State& state);
 
   WorldLink world_;
+  std::shared_ptr<std::mutex> calling_ = std::make_shared<std::mutex>();
   Axis axis_;
   std::string name_;
   std::string id_;
@@ -249,14 +261,15 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   RetiredMemory retired_;
   RegisteredRanges registered_;
   std::unique_ptr<LaunchWatchdog> watchdog_;  // observes operations on a GPU; null on CPU memory
-  World::Subscription subscription_;
+  World::Subscription on_failure_, on_departure_;
   std::shared_ptr<Flight> flight_;
   std::shared_ptr<FlightTrack> track_;
-  std::atomic<bool> is_aborted_{false};
-  mutable std::mutex ending_;              // guards the members below
-  bool is_open_ = false;                   // true when the backend has opened the group
-  std::optional<std::string> aborted_by_;  // argument of the first end()
+  std::atomic<bool> has_ended_{false};
+  mutable std::mutex ending_;      // guards the members below
+  bool is_open_ = false;           // true when the backend has opened the group
+  std::optional<Error> ended_by_;  // argument of the first end()
   std::vector<std::weak_ptr<BackendCommunicator>> parts_;
+  std::weak_ptr<BackendCommunicator> whole_;  // the group of which this one is a part
 };
 
 }  // namespace atoll_v1::atoll

@@ -1,9 +1,9 @@
 // The collectives of Communicator. Each function checks its arguments. Then the backend performs
 // the operation, or the library builds it from other operations: in two levels (inside and across
 // hosts) if that is faster, or as a fallback if the backend lacks it.
+#include <mutex>
 #include <numeric>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -17,42 +17,6 @@ namespace {
 
 using Fallback = void (*)(const FallbackContext&);
 using Whole = Arguments::Whole;
-
-// Held during a call of a collective. Throws Error(invalid_argument) if another thread is inside a
-// call of the same communicator, or has called it and its operations are in flight: the order of
-// the operations of the two threads could differ between ranks.
-class OneCaller {
- public:
-  // The delegated constructor comes first, so the destructor also runs if this one throws.
-  OneCaller(Communicator::Impl& impl, std::string_view operation)
-      : OneCaller(enter(impl, operation)) {
-    const std::thread::id self = std::this_thread::get_id();
-    if (impl.caller == self) return;
-    check(impl.group->is_idle(), impl, operation, "operations of another thread are in flight");
-    impl.caller = self;
-  }
-  ~OneCaller() { impl_.in_call.store(false, std::memory_order_release); }
-  OneCaller(const OneCaller&) = delete;
-  OneCaller& operator=(const OneCaller&) = delete;
-
- private:
-  explicit OneCaller(Communicator::Impl& impl) : impl_(impl) {}
-  static Communicator::Impl& enter(Communicator::Impl& impl, std::string_view operation) {
-    check(!impl.in_call.exchange(true, std::memory_order_acquire), impl, operation,
-          "another thread calls it at the same time");
-    return impl;
-  }
-  static void check(bool may_call, const Communicator::Impl& impl, std::string_view operation,
-                    std::string_view other) {
-    require(may_call,
-            "{} on communicator {}: {}, so ranks could see the operations in different orders: "
-            "call it from one thread, wait for the operations of one thread before another calls, "
-            "or open a communicator for each thread",
-            operation, impl.group->name(), other);
-  }
-
-  Communicator::Impl& impl_;
-};
 
 // Returns true when a GPU kernel must multiply the source by the call's factor before the
 // operation, because plugin.h supports factors only for CPU memory. The kernel also runs for a
@@ -71,8 +35,8 @@ void scale_source(BackendCommunicator& group, Operation& operation, Stream& stre
     group.device().ops().scale(stream, scaled, operation.src, factor);
     operation.src = scaled;
   } catch (const std::exception& error) {
-    // The World must fail, because the other ranks would wait for this rank.
-    group.world().fail(text_of(error));
+    // The other ranks would wait for this rank.
+    group.fail_all(Error(ErrorCode::internal, text_of(error)));
     throw;
   }
 }
@@ -81,8 +45,9 @@ void scale_source(BackendCommunicator& group, Operation& operation, Stream& stre
 // the backend lacks; it is null if every backend supports the operation.
 Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
            Fallback fallback = nullptr) {
-  const OneCaller caller(impl, atoll_abi::kind_name(operation.kind));
   BackendCommunicator& group = *impl.group;
+  operation.timeout = impl.timeout;
+  const std::lock_guard calling(group.calling());
   const bool in_levels = impl.two_level && impl.two_level->takes(operation);
   const bool falls_back = !in_levels && fallback &&
                           !group.supports(operation.kind, operation.dtype, operation.reduction.op);
@@ -290,10 +255,11 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
     if (peer == rank()) ++(sends ? own_sends : own_receives);
     parts.push_back(
         {sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype, ReduceOp::sum, peer});
+    parts.back().timeout = impl_->timeout;
   }
   arguments.own_messages(own_sends, own_receives);
-  const OneCaller caller(*impl_, "group");
   BackendCommunicator& group = *impl_->group;
+  const std::lock_guard calling(group.calling());
   auto state = group.begin(stream);
   for (const Operation& part : parts) group.declare_use(part, stream);
   if (!parts.empty()) group.submit(std::move(parts), state, stream);

@@ -1,7 +1,13 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
 
 #include "comm/arguments.hpp"
 #include "comm/communicator_impl.hpp"
 #include "core/errors.hpp"
+#include "core/log.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -11,10 +17,14 @@ void Work::State::fail(const Error& reason) {
   failed = true;
 }
 
-void Work::State::check() {
-  if (!failed) return;
+std::optional<Error> Work::State::failure() {
+  if (!failed) return std::nullopt;
   const std::lock_guard lock(mutex);
-  throw *error;
+  return error;
+}
+
+void Work::State::check() {
+  if (const std::optional<Error> reason = failure()) throw Error(*reason);
 }
 
 void Work::wait(Stream& stream) const {
@@ -34,7 +44,54 @@ void Work::synchronize() const {
   state_->check();
 }
 
-bool Work::done() const { return !state_ || state_->event.happened(); }
+bool Work::synchronize_for(std::chrono::nanoseconds limit) const {
+  constexpr std::chrono::microseconds least{20}, most{1000};
+  const auto end = std::chrono::steady_clock::now() + limit;
+  for (std::chrono::nanoseconds pause = least; !done();
+       pause = std::min<std::chrono::nanoseconds>(2 * pause, most)) {
+    const auto left = end - std::chrono::steady_clock::now();
+    if (left <= std::chrono::nanoseconds(0)) return false;
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, left));
+  }
+  synchronize();
+  return true;
+}
+
+bool Work::done() const { return !state_ || state_->failed || state_->event.happened(); }
+
+std::optional<Error> Work::error() const {
+  if (!state_ || !done()) return std::nullopt;
+  std::optional<Error> failure = state_->failure();
+  if (!state_->event.happened()) return failure;
+  try {
+    state_->event.synchronize();  // tells the stream that the program knows its failure
+  } catch (const Error& problem) {
+    if (!failure) failure = problem;
+  } catch (const std::exception& problem) {
+    if (!failure) failure = Error(ErrorCode::internal, text_of(problem));
+  } catch (...) {
+    if (!failure) failure = Error(ErrorCode::internal, foreign_exception);
+  }
+  return failure;
+}
+
+void Work::then(std::function<void(const std::optional<Error>& error)> callback) const {
+  require(callback != nullptr, "Work::then: the callback is empty");
+  const auto call = [work = *this, callback = std::move(callback)] {
+    try {
+      callback(work.error());
+    } catch (const std::exception& problem) {
+      log::error("a callback of Work::then() threw: {}", text_of(problem));
+    } catch (...) {
+      log::error("a callback of Work::then() threw: {}", foreign_exception);
+    }
+  };
+  if (done()) return call();
+  if (state_->event.backend()->then(call)) return;
+  if (const auto watchdog = state_->watchdog.lock()) return watchdog->then(state_->event, call);
+  settle(state_->event);  // a device without callbacks
+  call();
+}
 
 Work Work::local_copy(ConstView src, View dst, Stream& stream) {
   require(src.dtype == dst.dtype && src.count == dst.count,
@@ -63,8 +120,10 @@ Communicator::~Communicator() {
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   const Communicator* const parent = options.parent;
   const bool levels = options.levels;
+  std::unique_lock<std::mutex> calling;
   if (parent) {
-    parent->impl_->group->check_aborted();
+    calling = std::unique_lock(parent->impl_->group->calling());
+    parent->impl_->group->check_ended();
     options.backend = std::string(parent->backend());
     options.device = parent->device();
     parent->impl_->group->settings().pass_on(options);
@@ -73,6 +132,25 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   impl->group = BackendCommunicator::open(axis, std::move(options),
                                           parent ? parent->impl_->group.get() : nullptr);
   if (levels && impl->group->lacks_levels()) impl->two_level = TwoLevel::open(*impl->group);
+  return Communicator(std::move(impl));
+}
+
+Communicator Communicator::open(World& world, std::vector<int> ranks, std::string name,
+                                CommunicatorOptions options) {
+  const auto own = std::ranges::find(ranks, world.rank());
+  require(own != ranks.end(), "Communicator::open: rank {} is not among the ranks of {}: {}",
+          world.rank(), name, fmt::join(ranks, ", "));
+  const int index = static_cast<int>(own - ranks.begin());
+  return open(Axis{&world, std::move(name), std::move(ranks), index}, std::move(options));
+}
+
+Communicator Communicator::with_timeout(std::chrono::milliseconds timeout) const {
+  require(timeout.count() > 0 || timeout.count() == -1,
+          "communicator {}: a time limit of {} ms: pass at least 1 ms, or -1 for that of the "
+          "communicator",
+          name(), timeout.count());
+  auto impl = std::make_shared<Impl>(*impl_);
+  impl->timeout = timeout;
   return Communicator(std::move(impl));
 }
 

@@ -2,9 +2,8 @@
 // levels.
 #pragma once
 
-#include <atomic>
+#include <chrono>
 #include <memory>
-#include <thread>
 
 #include "comm/backend_communicator.hpp"
 #include "comm/two_level.hpp"
@@ -12,11 +11,10 @@
 namespace atoll_v1::atoll {
 
 struct Communicator::Impl {
-  std::unique_ptr<TwoLevel> two_level;  // groups inside and across hosts; null if never used
+  std::shared_ptr<TwoLevel> two_level;  // groups inside and across hosts; null if never used
   // Backend group, which operations in flight also own. It is destroyed before two_level.
   std::shared_ptr<BackendCommunicator> group;
-  std::atomic<bool> in_call{false};  // true while a thread calls a collective of the communicator
-  std::thread::id caller;            // thread of the last call; only the thread in a call uses it
+  std::chrono::milliseconds timeout{-1};  // time limit of an operation; -1: that of the group
 };
 
 }  // namespace atoll_v1::atoll

@@ -33,7 +33,10 @@ void FallbackContext::submit(std::vector<Operation> parts) const {
 }
 
 void FallbackContext::submit_to(BackendCommunicator& other, std::vector<Operation> parts) const {
-  for (Operation& part : parts) part.part_of = called_;
+  for (Operation& part : parts) {
+    part.part_of = called_;
+    part.timeout = operation.timeout;
+  }
   other.submit(std::move(parts), state, stream);
 }
 

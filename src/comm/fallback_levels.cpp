@@ -91,12 +91,13 @@ class Grid {
     return sum;
   }
   std::uint64_t height() const { return height(column()); }
-  // Returns the height of the highest column, and the number of elements of the longest slice.
+  // Returns the largest height of a column.
   std::uint64_t most_height() const {
     std::uint64_t most = 0;
     for (std::uint64_t c = 0; c < intra_; ++c) most = std::max(most, height(c));
     return most;
   }
+  // Returns the largest number of elements of a rank.
   std::uint64_t longest() const { return *std::ranges::max_element(counts_); }
 
  private:

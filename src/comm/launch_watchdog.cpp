@@ -10,32 +10,30 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Interval at which the events of operations are polled. It limits how late a failure is noticed
-// and how inaccurate times in the flight recorder are.
-constexpr auto poll_interval = 2ms;
 constexpr auto backend_poll_interval = 50ms;
+// Time in which the watchdog notices that an operation is complete.
+constexpr auto notice_patience = 20ms;
 
 }  // namespace
 
 LaunchWatchdog::LaunchWatchdog(BackendCommunicator& owner, FlightRecorder& recorder,
-                               FlightTrack& track, std::chrono::milliseconds timeout)
-    : owner_(owner),
-      recorder_(recorder),
-      track_(track),
-      timeout_(timeout),
-      thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+                               FlightTrack& track)
+    : owner_(owner), recorder_(recorder), track_(track), watchdog_(Watchdog::of(owner.world())) {
+  watchdog_->add(*this);
+}
 
-LaunchWatchdog::~LaunchWatchdog() = default;
+LaunchWatchdog::~LaunchWatchdog() { watchdog_->remove(*this); }
 
 void LaunchWatchdog::add(Launch launch) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) {
-      launches_.push_back(std::move(launch));
-      changed_.notify_one();
-      return;
-    }
+  std::unique_lock lock(mutex_);
+  if (!failure_) {
+    const bool was_idle = launches_.empty();
+    launches_.push_back(std::move(launch));
+    lock.unlock();
+    if (was_idle) watchdog_->wake();
+    return;
   }
+  lock.unlock();
   launch.state->fail(*failure_);
   launch.done.backend()->fail(std::make_exception_ptr(*failure_));
 }
@@ -58,61 +56,47 @@ void LaunchWatchdog::fail(const Error& error) {
     launch.done.backend()->fail(std::make_exception_ptr(error));
   }
   launches_.clear();
-  changed_.notify_one();
 }
 
 void LaunchWatchdog::await_finished() {
-  const Clock::time_point end = Clock::now() + 10 * poll_interval;
+  if (watchdog_->is_this_thread()) return;
+  const Clock::time_point end = Clock::now() + notice_patience;
   std::unique_lock lock(mutex_);
   while (!launches_.empty() && !failure_ && Clock::now() < end) {
     lock.unlock();
-    std::this_thread::sleep_for(poll_interval);
+    std::this_thread::sleep_for(1ms);
     lock.lock();
   }
 }
 
-void LaunchWatchdog::watch(const std::stop_token& stop) {
+bool LaunchWatchdog::poll() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_ || reported_ || launches_.empty()) return false;
+  }
   try {
-    watch_until(stop);
+    const Clock::time_point now = Clock::now();
+    if (const auto limit = overdue(now)) {
+      fail_first(ATOLL_TIMEOUT,
+                 fmt::format("the operation is not complete {} s after its stream reached it",
+                             std::chrono::duration<double>(*limit).count()));
+    } else if (now >= next_backend_poll_) {
+      next_backend_poll_ = now + backend_poll_interval;
+      if (const auto [status, why] = owner_.async_error(); status != ATOLL_OK)
+        fail_first(status, why);
+    }
   } catch (const std::exception& error) {  // thrown when the device reports a failure
     fail_first(ATOLL_BACKEND, error.what());
   }
-}
-
-void LaunchWatchdog::watch_until(const std::stop_token& stop) {
-  Clock::time_point next_backend_poll = Clock::now() + backend_poll_interval;
-  while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      if (!changed_.wait(lock, stop, [&] { return failure_ || !launches_.empty(); })) return;
-      if (failure_) return;
-    }
-    const Clock::time_point now = Clock::now();
-    const bool late = is_late(now);
-    if (stop.stop_requested()) return;  // the destructor does not wait for operations in flight
-    if (late) {
-      return fail_first(
-          ATOLL_TIMEOUT,
-          fmt::format("the operation is not complete {} s after its stream reached it",
-                      std::chrono::duration<double>(timeout_).count()));
-    }
-    if (now >= next_backend_poll) {
-      next_backend_poll = now + backend_poll_interval;
-      if (const auto [status, why] = owner_.async_error(); status != ATOLL_OK) {
-        return fail_first(status, why);
-      }
-    }
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, stop, poll_interval, [&] { return failure_.has_value(); });
-  }
+  return true;
 }
 
 // Polls events without holding the lock. The poll may wait until the backend has aborted; the abort
 // follows fail(), and fail() needs the lock.
-bool LaunchWatchdog::is_late(Clock::time_point now) {
+std::optional<std::chrono::nanoseconds> LaunchWatchdog::overdue(Clock::time_point now) {
   while (true) {
     std::unique_lock lock(mutex_);
-    if (launches_.empty()) return false;
+    if (launches_.empty()) return std::nullopt;
     const std::uint64_t number = launches_.front().number;
     const Event reached = launches_.front().reached, done = launches_.front().done;
     const bool started = started_.has_value();
@@ -121,13 +105,14 @@ bool LaunchWatchdog::is_late(Clock::time_point now) {
     const bool is_done = is_reached && done.backend()->peek();
     lock.lock();
     const bool removed = failure_ || launches_.empty() || launches_.front().number != number;
-    if (removed || !is_reached) return false;
+    if (removed || !is_reached) return std::nullopt;
     const Launch& first = launches_.front();
     if (!started) {
       started_ = now;
       recorder_.started(first.number, first.operations.size());
     }
-    if (!is_done) return now - *started_ >= timeout_;
+    if (!is_done && now - *started_ < first.timeout) return std::nullopt;
+    if (!is_done) return first.timeout;
     recorder_.completed(track_, first.number, first.operations.size(), first.collectives);
     started_.reset();
     launches_.pop_front();

@@ -2,46 +2,44 @@
 //
 // A successful launch does not mean that the operation will end well: its kernel waits forever for
 // a rank that does not call the operation, the backend reports failures later through
-// async_error(), and an aborted operation looks complete to its stream. So a thread polls the
-// events before and after each operation. The thread reports start and end to the flight recorder,
-// and fails an operation that takes longer than the timeout. The timeout begins when the stream
-// reaches the operation.
+// async_error(), and an aborted operation looks complete to its stream. So the watchdog of the World
+// polls the events before and after each operation. It reports start and end to the flight recorder,
+// and fails an operation that takes longer than its time limit, which begins when the stream reaches
+// the operation.
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stop_token>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "comm/operation.hpp"
+#include "comm/watchdog.hpp"
 
 namespace atoll_v1::atoll {
 
 class BackendCommunicator;
 
-class LaunchWatchdog {
+class LaunchWatchdog final : public Watched {
  public:
   struct Launch {
     std::vector<Operation> operations;  // operations that were launched as one group of the backend
     std::uint64_t collectives;          // number of operations other than send and recv
     std::uint64_t sequence;             // number of the first operation on its communicator
     std::uint64_t number;               // number of the first operation in the flight recorder
+    std::chrono::nanoseconds timeout;
     std::shared_ptr<Work::State> state;
     Event reached;  // event that happens when the stream reaches the operations
     Event done;     // event that happens when the operations are complete or aborted
   };
 
   // The arguments must outlive the watchdog.
-  LaunchWatchdog(BackendCommunicator& owner, FlightRecorder& recorder, FlightTrack& track,
-                 std::chrono::milliseconds timeout);
-  ~LaunchWatchdog();  // the destructor does not wait for operations in flight
+  LaunchWatchdog(BackendCommunicator& owner, FlightRecorder& recorder, FlightTrack& track);
+  ~LaunchWatchdog() override;  // does not wait for operations in flight
   LaunchWatchdog(const LaunchWatchdog&) = delete;
   LaunchWatchdog& operator=(const LaunchWatchdog&) = delete;
 
@@ -53,28 +51,27 @@ class LaunchWatchdog {
   // Fails the Work and the stream of every operation in flight. Operations that are added later
   // fail at once.
   void fail(const Error& error);
+  const std::shared_ptr<Watchdog>& watchdog() const noexcept { return watchdog_; }
+  bool poll() noexcept override;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void watch(const std::stop_token& stop);
-  void watch_until(const std::stop_token& stop);
-  // Removes complete launches. Returns true when the first remaining launch has timed out. Throws
-  // the error of the device.
-  bool is_late(Clock::time_point now);
+  // Removes complete launches. Returns the time limit of the first remaining launch if it has
+  // passed. Throws the error of the device.
+  std::optional<std::chrono::nanoseconds> overdue(Clock::time_point now);
   void fail_first(atoll_status status, const std::string& why);
 
   BackendCommunicator& owner_;
   FlightRecorder& recorder_;
   FlightTrack& track_;
-  const std::chrono::milliseconds timeout_;
-  std::mutex mutex_;  // guards everything below
-  std::condition_variable_any changed_;
+  std::shared_ptr<Watchdog> watchdog_;
+  Clock::time_point next_backend_poll_{};     // only poll() uses it
+  std::mutex mutex_;                          // guards everything below
   std::deque<Launch> launches_;               // launches in the order of execution
   std::optional<Clock::time_point> started_;  // time at which the first launch was seen to start
   std::shared_ptr<Work::State> reported_;     // Work of the operation that fail_first() reports
   std::optional<Error> failure_;
-  std::jthread thread_;
 };
 
 }  // namespace atoll_v1::atoll

@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <mutex>
+#include <set>
 
 #include "atoll/communicator.hpp"
 #include "comm/communicator_impl.hpp"
@@ -116,12 +119,20 @@ class RegisteredMemory {
 struct Groups {
   std::vector<std::shared_ptr<BackendCommunicator>> all;  // with groups inside and across hosts
   std::vector<const BackendCommunicator*> named;  // one group per communicator of the caller
+  std::vector<std::unique_lock<std::mutex>> calling;
 
   void add(const Communicator::Impl& communicator) {
     named.push_back(communicator.group.get());
     all.push_back(communicator.group);
     if (!communicator.two_level) return;
     for (auto& part : communicator.two_level->parts()) all.push_back(std::move(part));
+  }
+  // Keeps other callers out until this object is destroyed. Two calls that name the same
+  // communicators in different orders lock them in the same one.
+  void lock() {
+    std::set<std::mutex*, std::less<>> mutexes;
+    for (const BackendCommunicator* group : named) mutexes.insert(&group->calling());
+    for (std::mutex* mutex : mutexes) calling.emplace_back(*mutex);
   }
 };
 
@@ -159,7 +170,7 @@ void check_named_once(std::span<const BackendCommunicator* const> groups,
 
 void prepare(const std::vector<std::shared_ptr<BackendCommunicator>>& groups) {
   // After an abort() the other ranks might never make this call.
-  for (const auto& group : groups) group->check_aborted();
+  for (const auto& group : groups) group->check_ended();
   for (const auto& group : groups) {
     group->wait_for_last();       // a backend accepts only one caller at a time
     group->deregister_retired();  // frees memory that the new allocation may need
@@ -173,6 +184,7 @@ Buffer allocate(const Device& device, std::size_t bytes,
   Groups groups;
   for (const Communicator& communicator : communicators) groups.add(*communicator.impl_);
   if (bytes == 0) return {};
+  groups.lock();
   prepare(groups.all);
   agree_on_memory(groups.named, MemoryCall::allocates, bytes,
                   [&](const BackendCommunicator& group) { check_named_once(groups.named, group); });
@@ -219,6 +231,7 @@ struct Registration::State {
     group.registered().remove(memory);
     const auto deregister = group.plugin().table.deregister_caller_memory;
     if (deregister == nullptr) return;
+    const std::lock_guard calling(group.calling());
     group.wait_until_idle();
     const atoll_status status = deregister(group.handle(), memory);
     if (status == ATOLL_OK || status == ATOLL_ABORTED) return;
@@ -248,6 +261,7 @@ Registration register_memory(void* memory, std::size_t bytes,
           "register_memory: no communicator is given: name those that will use the memory");
   Groups groups;
   for (const Communicator& communicator : communicators) groups.add(*communicator.impl_);
+  groups.lock();
   prepare(groups.all);
   agree_on_memory(groups.named, MemoryCall::registers, bytes,
                   [&](const BackendCommunicator& group) {

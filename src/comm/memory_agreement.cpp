@@ -69,7 +69,7 @@ std::vector<MemoryWish> exchange(const BackendCommunicator& group, const std::st
     for (std::size_t i = 0; i < texts.size(); ++i)
       wishes.push_back(decode(axis.ranks[i], texts[i]));
   } catch (const Error&) {
-    group.check_aborted();
+    group.check_ended();
     throw;
   }
   std::ranges::sort(wishes, {}, &MemoryWish::rank);

@@ -5,12 +5,13 @@
 #include <bit>
 #include <iterator>
 
+#include "atoll/rank_set.hpp"
 #include "comm/backend_communicator.hpp"
 #include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
 #include "core/parse.hpp"
 #include "flight/flight.hpp"
-#include "world/agreement.hpp"
+#include "world/introduction.hpp"
 #include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
@@ -73,9 +74,9 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
   id_ = fmt::format("{}/{}", base, world().ticket(base));
   // The flight recorder must exist before the backend opens, so that it can record a failure.
   flight_ = Flight::of(world());
-  // A rank that has opened the group may abort it while this rank still opens it.
-  flight_->questions().add(id_, [this](std::string_view by) {
-    end(std::string(by));
+  // A rank that has opened the group may end it while this rank still opens it.
+  flight_->questions().add(end_name(), [this](std::string_view why) {
+    end(decode_error(why));
     return std::string();
   });
   plugin_ =
@@ -92,7 +93,7 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
   const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
   if (status != ATOLL_OK) {
     comm_ = nullptr;
-    if (parent) parent->check_aborted();
+    if (parent) parent->check_ended();
     await_cause();
     world().check();  // throws another rank's failure if that failure came first
   }

@@ -17,6 +17,8 @@
 
 namespace atoll_v1::atoll {
 
+class Watchdog;
+
 struct Operation {
   std::int32_t kind;  // ATOLL_ALL_GATHER or another kind of plugin.h
   ConstView src;
@@ -32,6 +34,7 @@ struct Operation {
   std::int32_t part_of = -1;
   // Number of elements that this rank receives from each rank; used by all_to_all_v only.
   std::vector<std::uint64_t> recv_counts{};
+  std::chrono::milliseconds timeout{-1};  // -1: the time limit of the communicator
   std::string label{};  // set when the operation is enqueued (core/operation_label.hpp)
 
   bool is_message() const { return atoll_abi::is_message(kind); }
@@ -51,7 +54,10 @@ struct Work::State {
   std::mutex mutex;
   std::optional<Error> error;
 
+  std::weak_ptr<Watchdog> watchdog{};  // of operations on a GPU
+
   void fail(const Error& reason);  // stores the first failure and ignores later ones
+  std::optional<Error> failure();  // the stored error
   void check();                    // throws the stored error, if there is one
 };
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
-#include "world/agreement.hpp"
+#include "atoll/rank_set.hpp"
 
 namespace atoll_v1::atoll {
 

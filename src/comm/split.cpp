@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "atoll/communicator.hpp"
 #include "comm/communicator_impl.hpp"
@@ -40,7 +41,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
   const std::string base = fmt::format("{}/split", impl_->group->id());
   const std::string round = fmt::format("{}/{}", base, world.ticket(base));
   world.check();
-  impl_->group->check_aborted();
+  impl_->group->check_ended();
 
   struct Member {
     int key;
@@ -61,6 +62,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
     if (color && wish.color == color) members.push_back({wish.key, rank});
   }
   if (!color) {
+    const std::lock_guard calling(impl_->group->calling());
     impl_->group->join_split();
     return std::nullopt;
   }

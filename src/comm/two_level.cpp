@@ -38,7 +38,7 @@ std::unique_ptr<TwoLevel> TwoLevel::open(BackendCommunicator& whole) {
   }
   levels->intra_ = open_part(whole, "intra", std::move(intra), local);
   levels->inter_ = open_part(whole, "inter", std::move(inter), host);
-  whole.abort_with({levels->intra_, levels->inter_});
+  whole.adopt({levels->intra_, levels->inter_});
   log::debug("communicator {}: two levels, {} hosts of {} ranks", whole.name(), all.hosts(),
              all.ranks_per_host());
   return levels;

@@ -94,10 +94,16 @@ const SettingRow rows[] = {
     {"ATOLL_TUNING", "path",
      "file of algorithms by collective and size, as written by atoll-busbw --tune",
      &Config::tuning},
+    {"ATOLL_FAILURE_SCOPE", "",
+     "what fails with a collective or a lost rank; empty or \"job\": the whole job; "
+     "\"communicator\": the communicators concerned",
+     &Config::failure_scope, no_limits, "job|communicator"},
+    {"ATOLL_OWNS_PROCESS", "",
+     "1: a World acts on the whole process (std::terminate, signals, end with the launcher)",
+     &Config::owns_process, Limits{0, 1}},
     {"ATOLL_PARENT", "",
-     "action when the launcher ends before this rank; empty or \"end\": the rank ends as well; "
-     "\"parent\": the same, and without a launcher the parent process counts as the launcher; "
-     "\"ignore\": none",
+     "launcher whose end fails the job; empty or \"end\": the one that started this process; "
+     "\"parent\": the same, and without a launcher the parent process; \"ignore\": none",
      &Config::parent, no_limits, "end|parent|ignore"},
     {"ATOLL_TCP_CHECKSUM", "",
      "checksum of the data that the host backend sends over TCP; empty or \"off\": none; "

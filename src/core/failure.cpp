@@ -1,10 +1,8 @@
 #include "core/failure.hpp"
 
-#include <exception>
+#include <memory>
+#include <set>
 #include <utility>
-
-#include "core/errors.hpp"
-#include "core/log.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -16,19 +14,7 @@ bool Failure::record(const Error& error) {
   return true;
 }
 
-void Failure::announce() {
-  std::unique_lock lock(mutex_);
-  const Error error = error_.value();
-  // A callback runs with the mutex unlocked and may unsubscribe other callbacks. Therefore the next
-  // callback is searched for in the map each time.
-  for (std::uint64_t last = 0;;) {
-    const auto next = subscribers_.upper_bound(last);
-    if (next == subscribers_.end()) return;
-    last = next->first;
-    const std::shared_ptr<Subscriber> subscriber = next->second;
-    if (subscriber->callback) call(lock, *subscriber, error);
-  }
-}
+void Failure::announce() { subscribers_.call(get().value()); }
 
 std::optional<Error> Failure::get() const {
   const std::lock_guard lock(mutex_);
@@ -42,53 +28,47 @@ void Failure::check() const {
 
 std::uint64_t Failure::subscribe(Callback callback) {
   std::unique_lock lock(mutex_);
-  const std::uint64_t id = next_id_++;
-  const auto subscriber = std::make_shared<Subscriber>();
-  subscriber->callback = std::move(callback);
-  if (error_) {
-    // Do not add the subscriber to the map: an announcement in progress would call it again.
-    const Error error = *error_;
-    call(lock, *subscriber, error);
-  } else {
-    subscribers_.emplace(id, subscriber);
-  }
-  return id;
-}
-
-void Failure::unsubscribe(std::uint64_t id) {
-  // `subscriber` is declared before `lock`, so that the mutex is unlocked before the callback is
-  // destroyed.
-  std::shared_ptr<Subscriber> subscriber;
-  std::unique_lock lock(mutex_);
-  const auto found = subscribers_.find(id);
-  if (found == subscribers_.end()) return;
-  subscriber = found->second;
-  subscribers_.erase(found);
-  returned_.wait(lock, [&] {
-    return subscriber->runner == std::thread::id() ||
-           subscriber->runner == std::this_thread::get_id();
-  });
-}
-
-// The caller holds a shared_ptr to the subscriber. The subscriber therefore stays alive when its
-// callback unsubscribes itself.
-void Failure::call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error) {
-  Callback callback = std::exchange(subscriber.callback, nullptr);
-  subscriber.runner = std::this_thread::get_id();
-  const Failure* const outer = std::exchange(calling_, this);
+  if (!error_) return subscribers_.add(std::move(callback));
+  // Not registered: an announcement in progress would call it again.
+  const Error error = *error_;
   lock.unlock();
-  try {
-    callback(error);
-  } catch (const std::exception& problem) {
-    log::error("a callback registered with on_failure() threw: {}", text_of(problem));
-  } catch (...) {
-    log::error("a callback registered with on_failure() threw: {}", foreign_exception);
+  subscribers_.call(callback, error);
+  return 0;
+}
+
+void Departures::record(int rank, const Error& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!gone_.emplace(rank, why).second) return;
   }
-  callback = nullptr;  // destroys the captures of the callback while the mutex is unlocked
-  calling_ = outer;
-  lock.lock();
-  subscriber.runner = std::thread::id();
-  returned_.notify_all();
+  subscribers_.call(rank, why);
+}
+
+std::map<int, Error> Departures::all() const {
+  const std::lock_guard lock(mutex_);
+  return gone_;
+}
+
+std::uint64_t Departures::subscribe(Callback callback) {
+  struct Told {
+    std::mutex mutex;
+    std::set<int> ranks;
+  };
+  // A rank that goes now can be found in two ways: in gone_, and by the call that follows.
+  const Callback once = [told = std::make_shared<Told>(), callback = std::move(callback)](
+                            int rank, const Error& why) {
+    {
+      const std::lock_guard lock(told->mutex);
+      if (!told->ranks.insert(rank).second) return;
+    }
+    callback(rank, why);
+  };
+  std::unique_lock lock(mutex_);
+  const std::map<int, Error> gone = gone_;
+  const std::uint64_t id = subscribers_.add(once);
+  lock.unlock();
+  for (const auto& [rank, why] : gone) subscribers_.call(once, rank, why);
+  return id;
 }
 
 }  // namespace atoll_v1::atoll

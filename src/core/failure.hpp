@@ -1,24 +1,21 @@
-// The first failure of the job and the callbacks to run when it happens. Shared by World, its store
-// and every subscription. Any thread may call any function.
+// The first failure of a job, the ranks that are gone, and the callbacks to run when this happens.
+// Shared by World, its store and every subscription. Any thread may call any function.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "atoll/error.hpp"
+#include "core/subscribers.hpp"
 
 namespace atoll_v1::atoll {
 
 class Failure {
  public:
-  using Callback = std::function<void(const Error&)>;
+  using Callback = Subscribers<Error>::Callback;
 
   // Records the first failure and returns true; the caller must then call announce(). Later
   // failures are ignored and return false.
@@ -33,24 +30,35 @@ class Failure {
   // it at once on this thread.
   std::uint64_t subscribe(Callback callback);
   // Removes a callback. Waits for a call in progress, unless it is called from that callback.
-  void unsubscribe(std::uint64_t id);
+  void unsubscribe(std::uint64_t id) { subscribers_.remove(id); }
   // Returns true if this thread runs a callback of this object.
-  bool is_calling() const noexcept { return calling_ == this; }
+  bool is_calling() const noexcept { return subscribers_.is_calling(); }
 
  private:
-  struct Subscriber {
-    Callback callback;
-    std::thread::id runner;  // thread that runs the callback; empty id if none does
-  };
-  void call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error);
-
-  static inline thread_local const Failure* calling_ = nullptr;  // object whose callback runs
   std::atomic<bool> failed_{false};  // lets check() look for a failure without the lock
   mutable std::mutex mutex_;
-  std::condition_variable returned_;
   std::optional<Error> error_;
-  std::map<std::uint64_t, std::shared_ptr<Subscriber>> subscribers_;
-  std::uint64_t next_id_ = 1;
+  Subscribers<Error> subscribers_{"on_failure"};
+};
+
+// The ranks that have left the job or were lost while the job goes on.
+class Departures {
+ public:
+  using Callback = Subscribers<int, Error>::Callback;
+
+  // Records that a rank is gone, and runs the callbacks on this thread.
+  void record(int rank, const Error& why);
+  std::map<int, Error> all() const;
+
+  // Registers a callback, which is called once for each rank that goes, and returns its id for
+  // unsubscribe(). Calls it for the ranks that are gone before it returns.
+  std::uint64_t subscribe(Callback callback);
+  void unsubscribe(std::uint64_t id) { subscribers_.remove(id); }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int, Error> gone_;
+  Subscribers<int, Error> subscribers_{"on_departure"};
 };
 
 }  // namespace atoll_v1::atoll

@@ -36,6 +36,10 @@ class ATOLL_API EventBackend {
   virtual bool peek() const { return happened(); }
   // Blocks until the event has happened; throws the error of its stream if that failed before it.
   virtual void synchronize() = 0;
+  // Calls `callback` once, when the event has happened: on the thread that ends the work before it,
+  // or at once on this thread if it has happened. The callback must not throw or wait for streams.
+  // Returns false, and drops the callback, on devices that cannot call back.
+  virtual bool then([[maybe_unused]] std::function<void()> callback) { return false; }
   // Marks the event and its stream as failed. Used on GPUs when a caller learns that work before
   // the event has failed; on CPUs, tasks report failures by throwing.
   virtual void fail([[maybe_unused]] std::exception_ptr error) {}

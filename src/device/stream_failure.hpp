@@ -1,10 +1,13 @@
-// The first error of a stream, which the stream, its events and the streams that wait for them
-// share.
+// An error of a stream, which the stream, its events and the streams that wait for them share.
+//
+// The error affects work until the program has been told of it: until a call has thrown or returned
+// it. Work that is enqueued after that runs again; work that was enqueued before stays dropped.
 #pragma once
 
 #include <fmt/core.h>
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <utility>
@@ -22,12 +25,22 @@ class StreamFailure {
   StreamFailure& operator=(const StreamFailure&) = delete;
   // Reports the error if no call has thrown it, because no later call can.
   ~StreamFailure() {
-    if (!is_observed_) report();
+    if (observed_at_ == 0) report();
   }
 
   const std::exception_ptr& error() const noexcept { return error_; }
   // Call this when the program gets the error.
-  void observe() noexcept { is_observed_ = true; }
+  void observe() noexcept {
+    std::uint64_t never = 0;
+    observed_at_.compare_exchange_strong(never, ++moments);
+  }
+  // Returns the present moment. Work keeps the moment at which it was enqueued.
+  static std::uint64_t now() noexcept { return moments.load(); }
+  // Returns true if the program knew the error at this moment.
+  bool was_observed(std::uint64_t moment) const noexcept {
+    const std::uint64_t at = observed_at_;
+    return at != 0 && at <= moment;
+  }
 
  private:
   void report() const noexcept {
@@ -53,9 +66,12 @@ class StreamFailure {
     }
   }
 
+  // Counts the errors that the program was told of, over all streams of the process.
+  static inline std::atomic<std::uint64_t> moments{0};
+
   const std::exception_ptr error_;
   const std::string stream_;
-  std::atomic<bool> is_observed_{false};
+  std::atomic<std::uint64_t> observed_at_{0};  // 0: no call has thrown or returned the error
 };
 
 }  // namespace atoll_v1::atoll

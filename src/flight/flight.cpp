@@ -54,7 +54,7 @@ void replace_file(const std::string& path, std::string_view text) {
 
 std::shared_ptr<Flight> Flight::of(World& world) {
   auto companion =
-      WorldInternals::companion(world, [&] { return std::make_shared<Flight>(world); });
+      WorldInternals::companion(world, "flight", [&] { return std::make_shared<Flight>(world); });
   return std::static_pointer_cast<Flight>(std::move(companion));
 }
 
@@ -65,12 +65,14 @@ Flight::Flight(World& world)
       path_(world.config().flight.empty()
                 ? ""
                 : fmt::format("{}.{}.json", world.config().flight, world.rank())),
-      stack_signal_(path_.empty() ? 0 : world.config().stack_signal) {
+      stack_signal_(
+          path_.empty() || world.config().owns_process == 0 ? 0 : world.config().stack_signal) {
   if (stack_signal_ != 0) prepare_stacks();
   if (!path_.empty()) {
     event_ = net::Fd(::eventfd(0, EFD_CLOEXEC));
     if (!event_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the flight recorder");
-    signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
+    if (world.config().owns_process != 0)
+      signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
   }
   // The callback only passes the failure to the thread that writes the flight file, because a slow
   // disk must not delay the abort of waiting operations. The callback takes the stacks before it

@@ -4,7 +4,7 @@
 // name                 | asked by              | details                      | answer
 // observe              | the store             | none                         | observation.cpp
 // inquiry              | inquire()             | the operation that failed    | inquiry.cpp
-// id of a communicator | Communicator::abort() | who aborted it, and why      | none
+// ID/end               | a communicator        | why communicator ID ends     | none
 // key of an engine     | the engine            | the asker's count of batches | the rank's own
 #pragma once
 

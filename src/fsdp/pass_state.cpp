@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <exception>
 
+#include "atoll/rank_set.hpp"
 #include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/ops.hpp"
-#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cctype>
 
+#include "atoll/rank_set.hpp"
 #include "core/errors.hpp"
 #include "core/parse.hpp"
 #include "device/cpu/kernels.hpp"
 #include "device/int8_blocks.hpp"
 #include "device/ops.hpp"
 #include "fsdp/pass_state.hpp"
-#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

@@ -17,13 +17,12 @@
 #include <vector>
 
 #include "atoll/optimizer.hpp"
+#include "atoll/rank_set.hpp"
 #include "core/errors.hpp"
 #include "core/socket.hpp"
 #include "fsdp/plan.hpp"
 #include "fsdp/strategy.hpp"
-#include "world/agreement.hpp"
 #include "world/process_failure.hpp"
-#include "world/rank_set.hpp"
 #include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll::fsdp {

@@ -8,9 +8,9 @@
 #include <span>
 #include <utility>
 
+#include "atoll/rank_set.hpp"
 #include "core/errors.hpp"
 #include "core/parse.hpp"
-#include "world/agreement.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "atoll/rank_set.hpp"
 #include "flight/flight.hpp"
-#include "world/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

@@ -32,8 +32,9 @@ constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds silent_patience{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
-// Time limit for sending a message that gets no answer.
+// Time limit for sending a message that gets no answer, and for a caller that must not wait.
 constexpr milliseconds send_patience{10'000};
+constexpr milliseconds brief_patience{50};
 
 // Requests carry the timeout as a u32 in milliseconds, at most 49 days.
 milliseconds sendable(milliseconds timeout) {
@@ -164,11 +165,13 @@ Admission connect(const std::vector<net::Address>& addresses, const Application&
       is_nobody_there ? "; does rank 0 run, and can this host reach that address?" : "");
 }
 
-Client::Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure)
+Client::Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure,
+               std::shared_ptr<Departures> departures)
     : socket_(std::move(socket)),
       rank_(rank),
       size_(size),
       failure_(std::move(failure)),
+      departures_(std::move(departures)),
       reader_(start_thread([this] { read(); })) {}
 
 Client::~Client() {
@@ -243,6 +246,15 @@ std::vector<Answered> Client::ask(std::string_view name, std::string_view detail
   return decode_answers(request(Kind::ask, name, detail, timeout));
 }
 
+std::string Client::announce(std::string_view name, std::string_view value, milliseconds timeout) {
+  if (timeout > milliseconds(0)) return request(Kind::announce, name, value, timeout);
+  const std::string body = Packer().number(0).text(name).text(value).take();
+  const Clock::time_point now = Clock::now();
+  if (!send(encode_frame(Kind::announce, 0, body), now + brief_patience, now + send_patience))
+    log::warn("rank {}: the store on rank 0 does not take an announcement", rank_);
+  return std::string(value);
+}
+
 void Client::answer_with(Answerer answerer) {
   const std::lock_guard lock(answering_);
   answerer_ = std::move(answerer);
@@ -258,6 +270,7 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
       const std::lock_guard lock(answering_);
       if (answerer_) text = answerer_(name, detail);
     }
+    if (number == 0) return;  // an announcement
     const std::string body = Packer().number(0).text("").text(text).take();
     const Clock::time_point deadline = Clock::now() + send_patience;
     if (!send(encode_frame(Kind::reply, number, body), deadline, deadline))
@@ -351,14 +364,14 @@ void Client::fail(std::string_view reason) noexcept {
   }
 }
 
-void Client::farewell() noexcept {
+void Client::farewell(bool told) noexcept {
   {
     // Set before the request, because the store may end as soon as it has answered.
     const std::lock_guard lock(mutex_);
     leaving_ = true;
   }
   try {
-    call(Kind::farewell, "", farewell_patience);
+    call(Kind::farewell, Packer().number(told ? 1 : 0).take(), farewell_patience);
   } catch (const std::exception& problem) {
     log::debug("the store did not confirm that this rank leaves: {}", problem.what());
   }
@@ -374,6 +387,11 @@ void Client::dispatch(const Message& message) {
     return lose(Error(answer.problem.value_or(ErrorCode::internal), std::string(answer.payload)));
   }
   if (message.kind == Kind::question) return respond(message.request, answer.payload);
+  if (message.kind == Kind::departure) {
+    return departures_->record(
+        static_cast<int>(message.request),
+        Error(answer.problem.value_or(ErrorCode::internal), std::string(answer.payload)));
+  }
   const std::lock_guard lock(mutex_);
   const auto found = calls_.find(message.request);
   if (found == calls_.end()) return;  // ignores a late answer: the caller has timed out

@@ -57,10 +57,11 @@ std::string apply(int socket, const Application& application, net::Clock::time_p
                   net::Clock::time_point joined_by);
 
 // A thread of the client reads the connection. It records the failure of the job when the store
-// reports one or is lost, and runs the callbacks.
+// reports one or is lost, and the ranks that go, and runs the callbacks.
 class Client final : public Store {
  public:
-  Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure);
+  Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure,
+         std::shared_ptr<Departures> departures = std::make_shared<Departures>());
   ~Client() override;
 
   void put(std::string_view key, std::string_view value,
@@ -75,9 +76,11 @@ class Client final : public Store {
   void interrupt(std::string_view prefix) override;
   std::vector<Answered> ask(std::string_view name, std::string_view detail,
                             std::chrono::milliseconds timeout) override;
+  std::string announce(std::string_view name, std::string_view value,
+                       std::chrono::milliseconds timeout) override;
   void answer_with(Answerer answerer) override;
   void fail(std::string_view reason) noexcept override;
-  void farewell() noexcept override;
+  void farewell(bool told = false) noexcept override;
 
  private:
   struct Call {
@@ -118,6 +121,7 @@ class Client final : public Store {
   int rank_;
   int size_;
   std::shared_ptr<Failure> failure_;
+  std::shared_ptr<Departures> departures_;
 
   std::mutex answering_;
   Answerer answerer_;  // function that answers questions; guarded by answering_

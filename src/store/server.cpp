@@ -291,8 +291,12 @@ void Server::close(Connection& connection) {
   if (connection.rank() >= 0 || connection.is_observer()) table_.forget(connection);
   if (connection.rank() < 0) return;
   if (roster_[connection.rank()].state != Peer::State::present) return;
-  roster_.set(connection.rank(), Peer::State::lost);
-  declare(ErrorCode::peer_lost, fmt::format("{} was lost", roster_.named(connection.rank())));
+  const int rank = connection.rank();
+  roster_.set(rank, Peer::State::lost);
+  if (options_.loss_fails_job)
+    return declare(ErrorCode::peer_lost, fmt::format("{} was lost", roster_.named(rank)));
+  table_.depart(rank);
+  if (!failure_) tell_departure(rank);
 }
 
 // Tells connected ranks why the store ends; otherwise they would report a crash of rank 0.

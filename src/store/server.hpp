@@ -46,6 +46,8 @@ struct ServerOptions {
   // After this time, and then whenever the wait has doubled, the store logs which ranks are absent.
   std::chrono::milliseconds first_reminder{10'000};
   std::chrono::seconds cut_timeout{10};
+  bool loss_fails_job =
+      true;  // false: the loss of a rank is told to the others, and the job goes on
   std::size_t strangers = max_strangers;
 };
 
@@ -98,7 +100,11 @@ class Server {
   void handle_request(Connection& connection, Kind kind, const Frame& frame);
   void handle_get(const Waiter& waiter, Unpacker& in);
   void ask_all(const Waiter& waiter, std::string_view name, std::string_view detail);
-  void depart(Connection& connection, std::uint64_t request);
+  void depart(Connection& connection, const Frame& frame);
+  void announce(const Waiter& waiter, const std::string& name, std::string value);
+  void tell_all(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
+                const Table::Body& body);
+  void tell_departure(int rank);
   void refuse(Connection& connection, const std::string& why);
   void note(std::string& place, std::string text);
   std::string notes() const;

@@ -42,7 +42,8 @@ void Server::handle(Connection& connection, const Frame& frame) {
       if (kind == Kind::observe) return handle_observe(connection, frame);
       break;
     case Connection::Stage::joined:
-      const bool is_request = (kind >= Kind::put && kind <= Kind::reply) || kind == Kind::release;
+      const bool is_request = (kind >= Kind::put && kind <= Kind::reply) || kind == Kind::release ||
+                              kind == Kind::announce;
       if (is_request) return handle_request(connection, kind, frame);
   }
   throw make_error(ErrorCode::bad_data,
@@ -157,7 +158,7 @@ void Server::refuse(Connection& connection, const std::string& why) {
 }
 
 void Server::handle_request(Connection& connection, Kind kind, const Frame& frame) {
-  if (kind == Kind::farewell) return depart(connection, frame.request);
+  if (kind == Kind::farewell) return depart(connection, frame);
   // After a failure, requests need no answer: the failure message has been sent to every rank.
   if (failure_) return;
   Unpacker in(frame.body);
@@ -182,6 +183,7 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
     return table_.answer(frame.request, connection.rank(), std::move(value));
   }
   if (kind == Kind::release) return table_.release(key, ranks);
+  if (kind == Kind::announce) return announce(waiter, key, std::move(value));
   table_.put(key, std::move(value));
   reply(waiter, std::nullopt, shared(""));
 }
@@ -199,18 +201,39 @@ void Server::handle_get(const Waiter& waiter, Unpacker& in) {
 
 void Server::ask_all(const Waiter& waiter, std::string_view name, std::string_view detail) {
   const std::uint64_t number = table_.ask(waiter);
-  const Table::Body body = shared(Packer().text(name).text(detail).take());
+  tell_all(Kind::question, number, std::nullopt, shared(Packer().text(name).text(detail).take()));
+}
+
+void Server::tell_all(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
+                      const Table::Body& body) {
   for (auto& [id, connection] : members_) {
     if (connection.is_open() && connection.rank() >= 0)
-      connection.send(Kind::question, number, std::nullopt, body);
+      connection.send(kind, request, problem, body);
   }
 }
 
-void Server::depart(Connection& connection, std::uint64_t request) {
-  if (roster_[connection.rank()].state != Peer::State::present) return;
-  roster_.set(connection.rank(), Peer::State::departed);
-  table_.depart(connection.rank());
-  reply({&connection, request, {}, {}}, std::nullopt, shared(""));
+void Server::announce(const Waiter& waiter, const std::string& name, std::string value) {
+  const auto [first, is_new] = table_.claim(name, std::move(value));
+  if (is_new)
+    tell_all(Kind::question, 0, std::nullopt, shared(Packer().text(name).text(*first).take()));
+  reply(waiter, std::nullopt, first);
+}
+
+void Server::depart(Connection& connection, const Frame& frame) {
+  Unpacker in(frame.body);
+  const bool told = in.number() != 0;
+  in.finish();
+  const int rank = connection.rank();
+  if (roster_[rank].state != Peer::State::present) return;
+  roster_.set(rank, Peer::State::departed);
+  table_.depart(rank);
+  if (told && !failure_) tell_departure(rank);
+  reply({&connection, frame.request, {}, {}}, std::nullopt, shared(""));
+}
+
+void Server::tell_departure(int rank) {
+  tell_all(Kind::departure, static_cast<std::uint64_t>(rank), ErrorCode::peer_lost,
+           shared(fmt::format("{} {}", roster_.named(rank), roster_[rank].went())));
 }
 
 void Server::reply(const Waiter& waiter, std::optional<ErrorCode> problem,

@@ -78,6 +78,14 @@ class SoloStore final : public Store {
         size_, {Answered::How::answered, answerer_ ? answerer_(name, detail) : std::string()});
   }
 
+  std::string announce(std::string_view name, std::string_view value, milliseconds) override {
+    failure_->check();
+    const std::lock_guard lock(mutex_);
+    const auto [place, is_new] = values_.try_emplace(std::string(name), value);
+    if (is_new && answerer_) answerer_(name, value);
+    return place->second;
+  }
+
   void answer_with(Answerer answerer) override {
     const std::lock_guard lock(mutex_);
     answerer_ = std::move(answerer);
@@ -97,7 +105,7 @@ class SoloStore final : public Store {
     }
   }
 
-  void farewell() noexcept override {}
+  void farewell(bool) noexcept override {}
 
  private:
   std::shared_ptr<Failure> failure_;

@@ -84,13 +84,20 @@ class Store {
   // bytes. Throws Error(timeout) if the store does not answer.
   virtual std::vector<Answered> ask(std::string_view name, std::string_view detail,
                                     std::chrono::milliseconds timeout) = 0;
+  // Sends `value` to every rank as a question `name` without an answer, unless a rank has announced
+  // another value under this name before. Waits until the store has the message, and returns the
+  // value that was announced first. Without a `timeout`, returns `value` and does not wait. A name
+  // is forgotten as a key is (release()).
+  virtual std::string announce(std::string_view name, std::string_view value,
+                               std::chrono::milliseconds timeout) = 0;
   // Sets the function that answers questions; it must not block or call the store. An empty
   // function removes it and waits for a call in progress.
   virtual void answer_with(Answerer answerer) = 0;
   // Declares on every rank that the job has failed for this reason.
   virtual void fail(std::string_view reason) noexcept = 0;
-  // Leaves the job: from now on, the end of this rank's connection is not a failure.
-  virtual void farewell() noexcept = 0;
+  // Leaves the job: from now on, the end of this rank's connection is not a failure. If `told`, the
+  // other ranks learn of the departure.
+  virtual void farewell(bool told = false) noexcept = 0;
 };
 
 // Makes the store of a job of one process: a map in memory. The process answers for all ranks of a

@@ -78,6 +78,12 @@ void Table::put(const std::string& key, std::string value) {
   }
 }
 
+std::pair<Table::Body, bool> Table::claim(const std::string& key, std::string value) {
+  if (const auto found = values_.find(key); found != values_.end()) return {found->second, false};
+  put(key, std::move(value));
+  return {values_.at(key), true};
+}
+
 void Table::get(const Waiter& waiter, std::vector<std::string> keys) {
   Fetch fetch{waiter, std::move(keys), {}, 0};
   const std::uint64_t number = next_number_++;
@@ -169,11 +175,10 @@ void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std
     rounds_.erase(key);
     return;
   }
-  if (!roster_.any(Peer::State::departed)) return;
+  if (!roster_.any(Peer::State::departed) && !roster_.any(Peer::State::lost)) return;
   for (std::size_t i = 0; i < round.entries.size(); ++i) {
     const int other = round.rank_at(i);
-    if (round.entries[i].value || roster_[other].state != Peer::State::departed) continue;
-    return depart(other);
+    if (!round.entries[i].value && roster_[other].is_gone()) return depart(other);
   }
 }
 
@@ -232,9 +237,7 @@ void Table::finish(const Poll& poll) const {
   for (int rank = 0; rank < roster_.size(); ++rank) {
     const auto& answer = poll.answers[static_cast<std::size_t>(rank)];
     const Peer& peer = roster_[rank];
-    const How how = peer.state == Peer::State::departed ? How::departed
-                    : answer                            ? How::answered
-                                                        : How::silent;
+    const How how = peer.is_gone() ? How::departed : answer ? How::answered : How::silent;
     answers.push_back({how, how == How::answered ? *answer : std::string(), peer.host, peer.pid});
   }
   reply_(poll.waiter, std::nullopt, shared(encode(answers)));
@@ -323,7 +326,7 @@ void Table::depart(int rank) {
     for (Round::Entry& entry : round.entries) {
       if (!entry.value) continue;
       reject(round, entry, ErrorCode::peer_lost,
-             fmt::format("{}{} has left the job", subject(key), roster_.named(rank)));
+             fmt::format("{}{} {}", subject(key), roster_.named(rank), roster_[rank].went()));
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });

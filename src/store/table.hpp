@@ -33,6 +33,11 @@ struct Peer {
   State state = State::absent;
   std::string host;
   int pid = 0;
+
+  bool is_gone() const noexcept { return state == State::departed || state == State::lost; }
+  const char* went() const noexcept {
+    return state == State::lost ? "was lost" : "has left the job";
+  }
 };
 
 // The ranks of the job, with the host and pid of each rank that has joined.
@@ -89,6 +94,9 @@ class Table {
   Table(const Roster& roster, Reply reply) : roster_(roster), reply_(std::move(reply)) {}
 
   void put(const std::string& key, std::string value);
+  // Stores a value unless the key has one. Returns the value that the key has then, and whether it
+  // is this one.
+  std::pair<Body, bool> claim(const std::string& key, std::string value);
   // Answers with the values of all keys, in order, as soon as every key has one.
   void get(const Waiter& waiter, std::vector<std::string> keys);
   // Deletes all keys that begin with `prefix` once `ranks` ranks have called this function.
@@ -107,8 +115,8 @@ class Table {
   // Returns a time at or before the first deadline of a waiting request.
   net::Clock::time_point next_deadline() const noexcept { return next_deadline_; }
   void expire(net::Clock::time_point now);
-  // A rank has left the job: fails the exchanges and barriers that the rank has not joined, which
-  // can never complete, and completes the polls that waited only for the answer of this rank.
+  // A rank has left the job or was lost: fails the exchanges and barriers that the rank has not
+  // joined, which can never complete, and completes the polls that waited only for its answer.
   void depart(int rank);
   void forget(const Connection& connection);
   void forget_all();

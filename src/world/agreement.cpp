@@ -1,4 +1,4 @@
-#include "world/agreement.hpp"
+#include "atoll/rank_set.hpp"
 
 #include <fmt/core.h>
 

@@ -25,17 +25,14 @@ namespace {
 
 // An introduction is a short text of lines, because every rank reads the introductions of all
 // hosts. If the id of the host begins with its name, the text has the id without the name.
-constexpr std::size_t lines = 5;
+constexpr std::size_t lines = 6;
 // The first character of an error in the place of an introduction. No name of a host contains it.
 constexpr char problem_mark = '!';
 
 void check_problem(std::string_view text, std::size_t rank) {
   if (!text.starts_with(problem_mark)) return;
-  const auto end = std::min(text.find('\n'), text.size() - 1);
-  const auto code = number_from<int>(text.substr(1, end - 1));
-  require(code && name(static_cast<ErrorCode>(*code)) != "unknown error", ErrorCode::bad_data,
-          "rank {} has published an error without a code", rank);
-  throw make_error(static_cast<ErrorCode>(*code), "rank {}: {}", rank, text.substr(end + 1));
+  const Error error = decode_error(text);
+  throw make_error(error.code(), "rank {}: {}", rank, error.what());
 }
 
 Introduction decode_introduction(std::string_view text) {
@@ -50,6 +47,7 @@ Introduction decode_introduction(std::string_view text) {
   result.addresses.assign(addresses.begin(), addresses.end());
   const auto timeout = number_from<std::uint32_t>(fields[3]);
   result.check = fields[4];
+  result.failure_scope = fields[5];
   require(timeout.has_value(), ErrorCode::bad_data, "a rank has published no timeout");
   require(!addresses.front().empty(), ErrorCode::bad_data, "a rank has published no address");
   result.timeout = std::chrono::seconds(*timeout);
@@ -76,9 +74,11 @@ void compare_settings(const Introduction& first, const Introduction& other, std:
   const auto time = [](const Introduction& one) {
     return fmt::format("{} s", one.timeout.count());
   };
-  const auto check = [](const Introduction& one) { return fmt::format("\"{}\"", one.check); };
+  const auto quoted = [](const std::string& value) { return fmt::format("\"{}\"", value); };
   require_equal("ATOLL_TIMEOUT", time(first), time(other), rank);
-  require_equal("ATOLL_CHECK", check(first), check(other), rank);
+  require_equal("ATOLL_CHECK", quoted(first.check), quoted(other.check), rank);
+  require_equal("ATOLL_FAILURE_SCOPE", quoted(first.failure_scope), quoted(other.failure_scope),
+                rank);
 }
 
 // A rank uses its local rank to choose a GPU, so ranks with equal local ranks would share one GPU.
@@ -114,12 +114,20 @@ std::string encode(const Error& problem) {
   return fmt::format("{}{}\n{}", problem_mark, static_cast<int>(problem.code()), problem.what());
 }
 
+Error decode_error(std::string_view text) {
+  const auto end = std::min(text.find('\n'), text.size());
+  const auto code = number_from<int>(text.substr(0, end).substr(text.starts_with(problem_mark)));
+  require(code && end < text.size() && name(static_cast<ErrorCode>(*code)) != "unknown error",
+          ErrorCode::bad_data, "a rank has published an error without a code");
+  return {static_cast<ErrorCode>(*code), std::string(text.substr(end + 1))};
+}
+
 std::string encode(const Introduction& introduction) {
   const std::string& host = introduction.host;
   std::string_view id = introduction.host_id;
   if (id.starts_with(host + '/')) id.remove_prefix(host.size());
-  return fmt::format("{}\n{}\n{}\n{}\n{}", host, id, fmt::join(introduction.addresses, " "),
-                     introduction.timeout.count(), introduction.check);
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", host, id, fmt::join(introduction.addresses, " "),
+                     introduction.timeout.count(), introduction.check, introduction.failure_scope);
 }
 
 std::string encode(const Process& process) {

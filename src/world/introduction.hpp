@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atoll/world.hpp"
@@ -17,6 +18,7 @@ struct Introduction {
   std::vector<std::string> addresses;  // addresses of the rank, one per rail (network)
   std::chrono::seconds timeout{0};     // Config::timeout
   std::string check;                   // Config::check
+  std::string failure_scope;           // Config::failure_scope
 };
 
 // The values that differ between the ranks of a host.
@@ -29,9 +31,10 @@ struct Process {
 std::string own_host_id(const Config& config);
 
 std::string encode(const Introduction& introduction);
-// Encodes an error that a rank publishes instead of its introduction. lay_out() then throws this
+// Encodes an error. A rank may publish one instead of its introduction; lay_out() then throws this
 // error, with the number of the rank, on all ranks.
 std::string encode(const Error& problem);
+Error decode_error(std::string_view text);  // throws Error(bad_data)
 std::string encode(const Process& process);
 
 struct Layout {

@@ -133,6 +133,21 @@ std::optional<Job> find_slurm(const Config& config) {
 // Rank 0 broadcasts this text and the reason if it cannot serve the store.
 constexpr std::string_view failed = "failed: ";
 
+// Returns the text of rank 0, which `call` of World::`maker` has returned on this rank.
+std::string checked(std::string text, std::string_view maker, std::string_view call, int rank) {
+  require(!text.starts_with(failed), ErrorCode::aborted, "rank 0 cannot serve the store: {}",
+          std::string_view(text).substr(std::min(failed.size(), text.size())));
+  try {
+    endpoint_from_text(text);
+  } catch (const Error&) {
+    throw invalid(
+        "World::{}: on rank {}, `{}` returned {} bytes that are not the text of rank 0: on every "
+        "rank it must return this text",
+        maker, rank, call, text.size());
+  }
+  return text;
+}
+
 }  // namespace
 
 Job from_broadcast(int rank, int size,
@@ -148,22 +163,35 @@ Job from_broadcast(int rank, int size,
             "every rank it must return the text of rank 0");
   };
   const auto look_up = [broadcast, rank](net::Clock::time_point) {
-    std::string text = broadcast("");
-    require(!text.starts_with(failed), ErrorCode::aborted, "rank 0 cannot serve the store: {}",
-            std::string_view(text).substr(std::min(failed.size(), text.size())));
-    try {
-      endpoint_from_text(text);
-    } catch (const Error&) {
-      throw invalid(
-          "World::from_ranks: on rank {}, `broadcast` returned {} bytes that are not the text of "
-          "rank 0: on every rank it must return this text",
-          rank, text.size());
-    }
-    return text;
+    return checked(broadcast(""), "from_ranks", "broadcast", rank);
   };
   // The other ranks wait in a broadcast without a time limit.
   const auto withdraw = [publish, called](std::string_view reason) {
     if (*called) return;
+    try {
+      publish(fmt::format("{}{:.900}", failed, reason), {});
+    } catch (const std::exception& problem) {
+      log::warn("cannot tell the other ranks that rank 0 failed: {}", problem.what());
+    }
+  };
+  return {"program", rank, size, std::nullopt, Rendezvous{publish, look_up, withdraw}};
+}
+
+Job from_exchange(int rank, int size,
+                  std::function<void(const std::string& key, const std::string& value)> put,
+                  std::function<std::string(const std::string& key)> get) {
+  require(rank >= 0 && rank < size,
+          "World::from_exchange: rank {} of {}: expected 0 <= rank < size", rank, size);
+  require(size == 1 || (put != nullptr && get != nullptr),
+          "World::from_exchange: `put` and `get` must be functions");
+  const std::string key = next_key();
+  const auto publish = [put = std::move(put), key](const std::string& text,
+                                                   net::Clock::time_point) { put(key, text); };
+  const auto look_up = [get = std::move(get), key, rank](net::Clock::time_point) {
+    return checked(get(key), "from_exchange", "get", rank);
+  };
+  // The other ranks wait in `get`.
+  const auto withdraw = [publish](std::string_view reason) {
     try {
       publish(fmt::format("{}{:.900}", failed, reason), {});
     } catch (const std::exception& problem) {

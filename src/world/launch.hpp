@@ -49,6 +49,11 @@ struct Job {
 // Returns the job of the first launcher that applies, or a job of one rank.
 Job find(const Config& config);
 
+// Makes the job of World::from_exchange(). Throws Error(invalid_argument) for an impossible rank.
+Job from_exchange(int rank, int size,
+                  std::function<void(const std::string& key, const std::string& value)> put,
+                  std::function<std::string(const std::string& key)> get);
+
 // Makes the job of World::from_ranks(). Throws Error(invalid_argument) for an impossible rank.
 Job from_broadcast(int rank, int size,
                    const std::function<std::string(const std::string&)>& broadcast);

@@ -75,8 +75,9 @@ std::optional<ParentProcess> find_parent(WithoutLauncher otherwise) {
   return read_process(::getppid());
 }
 
-ParentWatch::ParentWatch(ParentProcess process, Report report)
+ParentWatch::ParentWatch(ParentProcess process, bool ends_process, Report report)
     : process_(std::move(process)),
+      ends_process_(ends_process),
       report_(std::move(report)),
       wake_(::eventfd(0, EFD_CLOEXEC)),
       handle_(static_cast<int>(::syscall(SYS_pidfd_open, process_.pid, 0))) {
@@ -128,11 +129,13 @@ void ParentWatch::run() {
       const auto reason = fmt::format("{} (process {}), which started this rank, has ended",
                                       process_.name, process_.pid);
       report_(reason);
-      log::error("{}; this rank ends as well (ATOLL_PARENT=ignore lets it run on)", reason);
+      log::error("{}{} (ATOLL_PARENT=ignore lets it run on)", reason,
+                 ends_process_ ? "; this rank ends as well" : "; its World has failed");
     });
   } catch (const std::system_error&) {
   }
   const bool is_over = is_stopped_by(end);
+  if (!ends_process_) return;
   if (!is_over || (reported.valid() && reported.wait_until(end) != std::future_status::ready))
     std::_Exit(EXIT_FAILURE);
 }

@@ -1,5 +1,6 @@
-// Ends a rank whose launcher has ended. Launchers end their ranks when they end in good order; a
-// launcher that is killed cannot, and its ranks would otherwise run on.
+// Fails the job of a rank whose launcher has ended, and ends the rank if it owns its process.
+// Launchers end their ranks when they end in good order; a launcher that is killed cannot, and its
+// ranks would otherwise run on.
 #pragma once
 
 #include <sys/types.h>
@@ -35,13 +36,13 @@ struct ParentProcess {
 std::optional<ParentProcess> find_parent(WithoutLauncher otherwise);
 
 // Calls `report` with the reason, on a thread of its own, when the process has ended, even before
-// this object existed. If the destructor does not run within 5 s after that, ends this process with
-// status 1.
+// this object existed. If `ends_process` and the destructor does not run within 5 s after that, ends
+// this process with status 1.
 class ParentWatch {
  public:
   using Report = std::function<void(std::string_view reason)>;
 
-  ParentWatch(ParentProcess process, Report report);
+  ParentWatch(ParentProcess process, bool ends_process, Report report);
   ~ParentWatch();
   ParentWatch(const ParentWatch&) = delete;
   ParentWatch& operator=(const ParentWatch&) = delete;
@@ -52,6 +53,7 @@ class ParentWatch {
   void run();
 
   const ParentProcess process_;
+  const bool ends_process_;
   const Report report_;
   std::promise<void> stop_;  // set when the destructor runs
   const std::future<void> stopped_ = stop_.get_future();

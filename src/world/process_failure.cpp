@@ -21,6 +21,7 @@ struct ProcessFailureHooks {
   // Recursive, because a callback can end a stream with an unobserved error as well.
   std::recursive_mutex mutex;
   std::set<const ProcessFailureHook::Callback*> callbacks;
+  bool is_installed = false;  // true if the terminate handler is
   std::terminate_handler before = nullptr;
 };
 
@@ -66,14 +67,13 @@ void report_and_terminate() {
 
 }  // namespace
 
-ProcessFailureHook::ProcessFailureHook(Callback callback) : callback_(std::move(callback)) {
-  const std::lock_guard lock(process_failure_hooks().mutex);
-  static const bool installed = [] {
-    process_failure_hooks().before = std::set_terminate(report_and_terminate);
-    return true;
-  }();
-  static_cast<void>(installed);
-  process_failure_hooks().callbacks.insert(&callback_);
+ProcessFailureHook::ProcessFailureHook(Callback callback, bool on_terminate)
+    : callback_(std::move(callback)) {
+  ProcessFailureHooks& hooks = process_failure_hooks();
+  const std::lock_guard lock(hooks.mutex);
+  if (on_terminate && !std::exchange(hooks.is_installed, true))
+    hooks.before = std::set_terminate(report_and_terminate);
+  hooks.callbacks.insert(&callback_);
 }
 
 ProcessFailureHook::~ProcessFailureHook() {

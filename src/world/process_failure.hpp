@@ -10,15 +10,15 @@
 
 namespace atoll_v1::atoll {
 
-// While an object of this class exists, report_unobserved() and std::terminate call its callback,
-// which fails a World and returns false if this World had failed before. The first object of a
-// process installs a terminate handler. This handler calls the callbacks on another thread, because
-// the thread that terminates may hold any lock, waits for them for at most 5 s, and then calls the
-// earlier terminate handler.
+// While an object of this class exists, report_unobserved() calls its callback, which fails a World
+// and returns false if this World had failed before. If an object has asked for it, so does
+// std::terminate, by a handler that stays installed until the process ends. This handler calls the
+// callbacks on another thread, because the thread that terminates may hold any lock, waits for them
+// for at most 5 s, and then calls the earlier terminate handler.
 class ProcessFailureHook {
  public:
   using Callback = std::function<bool(std::string_view text)>;
-  explicit ProcessFailureHook(Callback callback);
+  ProcessFailureHook(Callback callback, bool on_terminate);
   ~ProcessFailureHook();
   ProcessFailureHook(const ProcessFailureHook&) = delete;
   ProcessFailureHook& operator=(const ProcessFailureHook&) = delete;

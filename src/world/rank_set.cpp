@@ -1,4 +1,4 @@
-#include "world/rank_set.hpp"
+#include "atoll/rank_set.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +10,7 @@
 #include "core/errors.hpp"
 #include "core/parse.hpp"
 #include "store/protocol.hpp"
+#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -32,11 +33,19 @@ std::string key_of_ranks(const std::vector<int>& ranks) {
 
 RankSet::RankSet(World& world) : RankSet(world, all_ranks(world)) {}
 
-RankSet::RankSet(World& world, std::vector<int> ranks) : world_(world), ranks_(std::move(ranks)) {
+RankSet::RankSet(World& world, std::vector<int> ranks)
+    : world_(std::make_shared<const WorldLink>(world)), ranks_(std::move(ranks)) {
   std::ranges::sort(ranks_);
+  require(!ranks_.empty() && ranks_.front() >= 0 && ranks_.back() < world.size() &&
+              std::ranges::adjacent_find(ranks_) == ranks_.end() &&
+              std::ranges::binary_search(ranks_, world.rank()),
+          "RankSet: the ranks are {}: pass ranks from 0 to {}, each once, and rank {} among them",
+          fmt::join(ranks_, ", "), world.size() - 1, world.rank());
   if (ranks_.size() < static_cast<std::size_t>(world.size()))
     suffix_ = " of ranks " + key_of_ranks(ranks_);
 }
+
+World& RankSet::world() const { return world_->get(); }
 
 bool RankSet::is_first() const { return world().rank() == ranks_.front(); }
 

@@ -62,7 +62,8 @@ struct World::Impl {
 
   static World start(Config config, launch::Job job);
   void fail(std::string_view reason) noexcept;
-  void leave() noexcept;
+  // Ends the membership of this rank. `alone`: the other ranks go on, and learn that it has left.
+  void leave(bool alone) noexcept;
   void check_movable() const {
     if (holds.use_count() > 1)
       throw Error(ErrorCode::invalid_argument,
@@ -94,6 +95,7 @@ struct World::Impl {
   std::vector<HostInfo> hosts;
   std::vector<Placement> placements;
   std::shared_ptr<Failure> failure = std::make_shared<Failure>();
+  std::shared_ptr<Departures> departures = std::make_shared<Departures>();
   std::optional<launch::Rendezvous> rendezvous;
   std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
   std::unique_ptr<store::Store> store;
@@ -105,7 +107,10 @@ struct World::Impl {
   std::mutex mutex;  // guards all members below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
-  std::shared_ptr<void> companion;
+  // Objects that other rooms have attached, the oldest first. Made under another mutex: to make one,
+  // a room may call this World.
+  std::vector<std::pair<std::string, std::shared_ptr<void>>> companions;
+  std::mutex making;  // guards `companions`
   // Copied by WorldInternals::hold(); becomes true when the World is destroyed.
   std::shared_ptr<std::atomic<bool>> holds = std::make_shared<std::atomic<bool>>(false);
 };
@@ -122,7 +127,7 @@ void World::Impl::fail(std::string_view reason) noexcept {
 
 // If an exception destroys the World, peers may wait for this rank, so it declares a failure
 // instead of leaving normally.
-void World::Impl::leave() noexcept {
+void World::Impl::leave(bool alone) noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
   if (unwinding) {
     const char* const text = newest_error.text.data();
@@ -132,7 +137,7 @@ void World::Impl::leave() noexcept {
                "ranks"
              : fmt::format("ended by an exception; the newest error of this thread: {}", text));
   }
-  bool failed = failure->get().has_value();
+  bool failed = alone || failure->get().has_value() || !departures->all().empty();
   if (!exit_callbacks.empty() && !failed) {
     // Callbacks may shut down libraries that wait for all ranks without a timeout, so all ranks
     // first meet here, where an absent rank is named.
@@ -153,10 +158,10 @@ void World::Impl::leave() noexcept {
     }
   }
   store->answer_with({});
-  companion.reset();
+  while (!companions.empty()) companions.pop_back();
   hook.reset();
   parent.reset();
-  if (!unwinding) store->farewell();
+  if (!unwinding) store->farewell(alone);
   store.reset();
   if (server) server->finish(farewell_patience);
 }
@@ -171,11 +176,13 @@ std::function<void(bool)> World::Impl::take_exit_callback() {
 
 void World::Impl::use_store(std::unique_ptr<store::Store> made) {
   store = std::move(made);
-  hook.emplace([this](std::string_view reason) {
-    if (failure->get()) return false;
-    if (mark.is_here()) fail(reason);
-    return true;
-  });
+  hook.emplace(
+      [this](std::string_view reason) {
+        if (failure->get()) return false;
+        if (mark.is_here()) fail(reason);
+        return true;
+      },
+      config.owns_process != 0);
 }
 
 void World::Impl::stay_alone() {
@@ -216,6 +223,7 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   options.size = size;
   options.rendezvous_timeout = config.rendezvous_timeout;
   options.cut_timeout = config.cut_timeout;
+  options.loss_fails_job = config.failure_scope != "communicator";
   server = std::make_unique<store::Server>(std::move(options));
   if (rendezvous) rendezvous->publish(launch::to_text(endpoint), deadline);
   return endpoint;
@@ -267,7 +275,8 @@ void World::Impl::join(launch::Job job) {
   } catch (const Error& problem) {
     mine = encode(problem);
   }
-  use_store(std::make_unique<store::Client>(std::move(admission.socket), rank, size, failure));
+  use_store(std::make_unique<store::Client>(std::move(admission.socket), rank, size, failure,
+                                            departures));
   const milliseconds timeout = config.rendezvous_timeout + placement_grace;
   const auto introductions =
       store->exchange(store::titled("joining the job", "placement"), mine, timeout);
@@ -300,7 +309,8 @@ std::string World::Impl::local_address(const net::Fd& socket,
 Introduction World::Impl::introduction(std::vector<std::string> addresses) const {
   // If an initialiser in the braces threw, g++ 12 could destroy the earlier members twice.
   std::string host = net::host_name(), id = own_host_id(config);
-  return {std::move(host), std::move(id), std::move(addresses), config.timeout, config.check};
+  return {std::move(host), std::move(id), std::move(addresses),
+          config.timeout,  config.check,  config.failure_scope};
 }
 
 std::string World::Impl::encoded_process() const {
@@ -342,9 +352,10 @@ World::~World() {
     static_cast<void>(impl_.release());
     return;
   }
+  if (!impl_->store) return;  // leave() was called
   *impl_->holds = true;
   if (!impl_->failure->is_calling()) {
-    impl_->leave();
+    impl_->leave(false);
     return;
   }
   log::error(
@@ -363,6 +374,22 @@ World World::from_ranks(int rank, int size, const Broadcast& broadcast, Config c
   return Impl::start(std::move(config), launch::from_broadcast(rank, size, broadcast));
 }
 
+World World::from_exchange(int rank, int size, Put put, Get get, Config config) {
+  log::set_level(log::level_from_name(config.log));
+  return Impl::start(std::move(config),
+                     launch::from_exchange(rank, size, std::move(put), std::move(get)));
+}
+
+void World::leave() {
+  Impl& world = joined();
+  require(world.rank != 0 || world.size == 1,
+          "World::leave: rank 0 serves the store of the job, so it cannot leave before the others");
+  require(world.holds.use_count() == 1,
+          "World::leave: destroy the meshes, axes, communicators and engines of this World before");
+  *world.holds = true;
+  world.leave(true);
+}
+
 World World::Impl::start(Config config, launch::Job job) {
   log::set_rank(job.rank);
   auto impl = std::make_unique<Impl>(std::move(config), job.launcher, job.rank, job.size);
@@ -374,7 +401,7 @@ World World::Impl::start(Config config, launch::Job job) {
     impl->join(std::move(job));
   }
   if (watched) {
-    impl->parent.emplace(*std::move(watched),
+    impl->parent.emplace(*std::move(watched), impl->config.owns_process != 0,
                          [all = impl.get()](std::string_view reason) { all->store->fail(reason); });
   }
   log::debug("rank {} of {}, started by {}", impl->rank, impl->size, impl->launcher);
@@ -413,6 +440,8 @@ World::Impl& World::joined() const {
       "this process was forked from rank {} (pid {}), so it cannot use the World, communicators "
       "or engines of that rank: use them before fork(), or start this process as a rank",
       world.rank, world.process);
+  require(world.store != nullptr, "rank {} has left the job: World::leave() was called",
+          world.rank);
   return world;
 }
 
@@ -475,11 +504,12 @@ std::optional<Error> World::failure() const { return impl().failure->get(); }
 void World::check() const { joined().failure->check(); }
 
 std::shared_ptr<void> WorldInternals::companion(
-    World& world, const std::function<std::shared_ptr<void>()>& make) {
+    World& world, std::string_view name, const std::function<std::shared_ptr<void>()>& make) {
   World::Impl& impl = world.impl();
-  const std::lock_guard lock(impl.mutex);
-  if (!impl.companion) impl.companion = make();
-  return impl.companion;
+  const std::lock_guard lock(impl.making);
+  for (const auto& [other, object] : impl.companions)
+    if (other == name) return object;
+  return impl.companions.emplace_back(name, make()).second;
 }
 
 std::shared_ptr<const void> WorldInternals::hold(const World& world) { return world.impl().holds; }
@@ -487,6 +517,21 @@ bool WorldInternals::is_over(const std::shared_ptr<const void>& hold) noexcept {
   return hold && static_cast<const std::atomic<bool>*>(hold.get())->load();
 }
 store::Store& WorldInternals::store(World& world) { return *world.joined().store; }
+
+World::Subscription World::on_departure(std::function<void(int rank, const Error& why)> callback) {
+  const std::shared_ptr<Departures> departures = impl().departures;
+  const std::uint64_t id = departures->subscribe(std::move(callback));
+  Subscription result;
+  result.registration_ =
+      std::shared_ptr<void>(nullptr, [departures, id](void*) { departures->unsubscribe(id); });
+  return result;
+}
+
+std::vector<int> World::departed() const {
+  std::vector<int> ranks;
+  for (const auto& [rank, why] : impl().departures->all()) ranks.push_back(rank);
+  return ranks;
+}
 
 World::Subscription World::on_failure(std::function<void(const Error&)> callback) {
   const std::shared_ptr<Failure> failure = impl().failure;  // the callback may move the World

@@ -12,9 +12,10 @@
 namespace atoll_v1::atoll {
 
 struct WorldInternals {
-  // Returns the one object that the communicator layer attaches to this World. The first call makes
-  // it; ~World releases it after the callbacks of at_exit, while the store still works.
-  static std::shared_ptr<void> companion(World& world,
+  // Returns the object that another room has attached to this World as `name`. The first call makes
+  // it. ~World releases these objects after the callbacks of at_exit, the newest first, while the
+  // store still works.
+  static std::shared_ptr<void> companion(World& world, std::string_view name,
                                          const std::function<std::shared_ptr<void>()>& make);
 
   // While the result or a copy of it exists, moving this World throws. Throws if it has been moved.

@@ -55,7 +55,8 @@ AT(atoll_group, compute_units, 92);
 AT(atoll_group, cut_ns, 96);
 AT(atoll_group, rdma, 104);
 AT(atoll_group, links, 112);
-SIZE(atoll_group, 120);
+AT(atoll_group, owns_process, 120);
+SIZE(atoll_group, 128);
 
 AT(atoll_cost, size, 0);
 AT(atoll_cost, latency_s, 8);

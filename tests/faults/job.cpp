@@ -232,7 +232,9 @@ int environment_rank() {
 int run(const Plan& plan) {
   Fault fault(plan, environment_rank());
   fault.at("opening");
-  auto world = atoll::World::from_env();
+  atoll::Config config = atoll::Config::from_env();
+  config.owns_process = 1;
+  auto world = atoll::World::from_env(config);
   train(world, plan, fault);
   fmt::print("rank {}: right\n", world.rank());
   std::fflush(stdout);

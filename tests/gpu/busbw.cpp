@@ -18,6 +18,7 @@ void run_ranks(const std::function<void(atoll::World&)>& body) {
   atoll_test::run_thread_ranks(std::min(3, atoll::Device::cuda_count()), body,
                                [](atoll::Config& config) {
                                  config.log = "error";
+                                 config.owns_process = 1;
                                  config.plugin_path = atoll::Config::from_env().plugin_path;
                                });
 }

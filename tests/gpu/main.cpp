@@ -7,6 +7,7 @@
 #include "atoll/device.hpp"
 
 int main(int argc, char** argv) {
+  atoll::Device::request_gpu_queues();
   if (atoll::Device::cuda_count() == 0) {
     std::puts("skipped: no GPU, or no driver for it");
     return 77;

@@ -175,7 +175,8 @@ class Jobs:
     def start_rank(self, rank, flags, injection):
         variables = {"PATH": os.environ["PATH"], "ATOLL_RANK": rank, "ATOLL_SIZE": SIZE,
                      "ATOLL_ADDR": f"{self.hosts.address}:{PORT}", "ATOLL_TOKEN": "injected",
-                     "ATOLL_RENDEZVOUS_TIMEOUT": 3, "ATOLL_TIMEOUT": 6, "ATOLL_PARENT": "parent"}
+                     "ATOLL_RENDEZVOUS_TIMEOUT": 3, "ATOLL_TIMEOUT": 6, "ATOLL_PARENT": "parent",
+                     "ATOLL_OWNS_PROCESS": 1}
         if injection:
             variables |= {"LD_PRELOAD": self.settings["library"], **injection}
         environment = {name: str(value) for name, value in variables.items()}

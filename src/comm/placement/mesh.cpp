@@ -8,10 +8,10 @@
 #include <optional>
 #include <span>
 
+#include "atoll/rank_set.hpp"
 #include "comm/placement/rank_environment.hpp"
 #include "core/errors.hpp"
 #include "core/parse.hpp"
-#include "world/agreement.hpp"
 #include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {

@@ -99,6 +99,7 @@ std::uint64_t RankDevice::memory_bytes() const noexcept {
 RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
   const std::string wanted = options.wanted == "host" ? "cpu" : options.wanted;
   const bool automatic = wanted == "auto", uses_gpus = automatic || wanted == "cuda";
+  if (uses_gpus && world.config().owns_process != 0) Device::request_gpu_queues();
   // The message of a rank: the wanted device, a newline, and the result of describe_gpu().
   const std::string mine = wanted + '\n' + (uses_gpus ? describe_gpu(world, options) : "");
   const auto gpus =

@@ -8,10 +8,10 @@
 #include <map>
 #include <sstream>
 
+#include "atoll/rank_set.hpp"
 #include "core/descriptor.hpp"
 #include "core/errors.hpp"
 #include "store/store.hpp"
-#include "world/rank_set.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -163,6 +163,7 @@ GroupDescription::GroupDescription(const World& world, const Axis& axis, std::st
   group.host_ranks = static_cast<std::int32_t>(std::ranges::count(places, here, &Placement::host));
   group.checksum =
       world.config().tcp_checksum == "crc32c" ? ATOLL_CHECKSUM_CRC32C : ATOLL_CHECKSUM_NONE;
+  group.owns_process = world.config().owns_process;
   group.cut_ns = std::chrono::nanoseconds(world.config().cut_timeout).count();
   group.rdma = world.config().rdma.c_str();
 }

@@ -14,6 +14,7 @@
 #include "core/folder.hpp"
 #include "core/log.hpp"
 #include "core/parse.hpp"
+#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -138,17 +139,19 @@ std::string last_error(const Plugin& plugin, const atoll_comm* comm) {
   return text && *text ? text : "backend " + plugin.name + " gave no reason";
 }
 
-void retain(const Plugin& plugin) {
-  const std::lock_guard lock(registry().mutex);
-  ++registry().plugins.at(plugin.file)->users;
-}
-
-void release(const Plugin& plugin, bool failed) {
-  {
+void use(World& world, const Plugin& plugin) {
+  WorldInternals::companion(world, "backend " + plugin.name, [&] {
     const std::lock_guard lock(registry().mutex);
-    if (--registry().plugins.at(plugin.file)->users > 0) return;
-  }
-  plugin.table.shutdown(failed ? 1 : 0);
+    ++registry().plugins.at(plugin.file)->users;
+    world.at_exit([&plugin](bool failed) {
+      {
+        const std::lock_guard inner(registry().mutex);
+        if (--registry().plugins.at(plugin.file)->users > 0) return;
+      }
+      plugin.table.shutdown(failed ? 1 : 0);
+    });
+    return std::shared_ptr<void>();
+  });
 }
 
 }  // namespace atoll_v1::atoll

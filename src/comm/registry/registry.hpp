@@ -33,10 +33,9 @@ std::vector<std::filesystem::path> find_plugins(const Config& config);
 // Returns the message of the calling thread's last failure in `plugin`.
 std::string last_error(const Plugin& plugin, const atoll_comm* comm);
 
-// retain() and release() count the users of a plugin. The last release() calls the plugin's
-// shutdown(); this is when the last World ends that opened a communicator on the plugin.
-void retain(const Plugin& plugin);
-void release(const Plugin& plugin, bool failed);
+// Call this when a communicator of the World has opened on the plugin. When the last World ends for
+// which it was called, the plugin's shutdown() is called.
+void use(World& world, const Plugin& plugin);
 
 // Returns the services that libatoll offers to plugins: log, store and the choice of adapters
 // (atoll_core in plugin.h). The table must not outlive `world`.

@@ -55,6 +55,7 @@ class CheckedEvent final : public EventBackend {
     return true;
   }
   bool peek() const override { return inner_->peek(); }
+  bool then(std::function<void()> callback) override { return inner_->then(std::move(callback)); }
   void synchronize() override {
     if (in_task) return inner_->synchronize();
     synchronize_host(*inner_, *lifetimes_, clock_);

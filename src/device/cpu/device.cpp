@@ -63,19 +63,27 @@ class Queue;
 // marks the end of the task.
 class HostEvent final : public EventBackend {
  public:
-  // After a failure of the stream, tasks of kind `always` still run, and other tasks do not.
+  // While the stream has failed, tasks of kind `always` still run, and other tasks do not.
   enum class Kind {
     work,
     always
   };
   HostEvent(Kind kind, Task&& task, std::weak_ptr<Queue> queue)
       : kind_(kind), task_(std::move(task)), queue_(std::move(queue)) {}
+  ~HostEvent() override { call_back(); }  // for an event that can no longer happen
   bool happened() const override { return happened_.load(std::memory_order_acquire) != 0; }
   void synchronize() override;
+  bool then(std::function<void()> callback) override;
 
  private:
   friend class Queue;
   friend struct TaskQueueOf<std::atomic, HostEvent>;
+
+  struct Callback {
+    std::function<void()> call;
+    Callback* next;
+  };
+  void call_back();
 
   Kind kind_;
   Task task_;
@@ -83,6 +91,8 @@ class HostEvent final : public EventBackend {
   std::shared_ptr<HostEvent> self_;  // keeps this event alive while it is in the queue
   std::atomic<HostEvent*> next{nullptr};
   std::atomic<int> happened_{0};  // not bool, because waits on int map directly to a futex
+  std::atomic<Callback*> callbacks_{nullptr};  // those that wait for the event, the newest first
+  std::uint64_t enqueued_at_ = 0;  // moment of the work; for other tasks, of the work before them
   std::shared_ptr<StreamFailure> failure_;  // failure of the stream so far; set before happened_
 };
 
@@ -117,10 +127,11 @@ class Queue : public std::enable_shared_from_this<Queue> {
   const std::string name_;
   // Only the thread that runs tasks writes the following members. They have their own cache line.
   alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; links to the next one
-  std::shared_ptr<StreamFailure> failure_;        // the first failure of a task
+  std::shared_ptr<StreamFailure> failure_;        // of a task; null if later work runs
   TaskQueueOf<std::atomic, HostEvent> tasks_;
-  std::atomic<bool> pushing_{false};  // true while a thread adds a task
-  std::mutex mutex_;                  // guards the start of the worker's sleep
+  std::mutex pushing_;  // guards last_work_ and the end of tasks_, which takes one caller at a time
+  std::uint64_t last_work_ = 0;  // moment at which the newest work was enqueued
+  std::mutex mutex_;             // guards the start of the worker's sleep
   std::condition_variable_any ready_;
 };
 
@@ -128,8 +139,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
 // stream can run tasks of that stream.
 class Running {
  public:
-  explicit Running(const Queue& queue) noexcept
-      : queue_(&queue), outer_(std::exchange(innermost, this)) {}
+  Running(const Queue& queue, std::uint64_t enqueued_at) noexcept
+      : queue_(&queue), enqueued_at_(enqueued_at), outer_(std::exchange(innermost, this)) {}
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
   ~Running() {
@@ -150,6 +161,12 @@ class Running {
     innermost->handled();
     innermost->received_ = failure;
   }
+  // Returns true if the program knew the failure that this thread got last when it enqueued the
+  // task. Such a failure no longer affects the task.
+  static bool was_known() noexcept {
+    return innermost != nullptr && innermost->received_ &&
+           innermost->received_->was_observed(innermost->enqueued_at_);
+  }
   // Returns the failure of the task, which has ended with the current exception.
   std::shared_ptr<StreamFailure> failure(const std::string& stream) {
     const std::exception_ptr error = std::current_exception();
@@ -166,6 +183,7 @@ class Running {
   static inline thread_local Running* innermost = nullptr;
 
   const Queue* queue_;
+  std::uint64_t enqueued_at_;
   Running* outer_;
   std::shared_ptr<StreamFailure> received_;
 };
@@ -176,15 +194,15 @@ Queue::Queue(std::string name)
       tasks_(first_.get()) {}
 
 std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
-  // The allocation comes before pushing_ is set, because pushing_ would stay true if it threw.
   auto event = std::make_shared<HostEvent>(kind, std::move(task), weak_from_this());
-  require(!pushing_.exchange(true, std::memory_order_acquire),
-          "stream {}: another thread calls it at the same time: call a stream from one thread at a "
-          "time, or make a stream for each thread",
-          name_);
   event->self_ = event;
-  const bool worker_sleeps = tasks_.push(event.get());
-  pushing_.store(false, std::memory_order_release);
+  bool worker_sleeps = false;
+  {
+    const std::lock_guard lock(pushing_);
+    if (kind == HostEvent::Kind::work) last_work_ = StreamFailure::now();
+    event->enqueued_at_ = last_work_;
+    worker_sleeps = tasks_.push(event.get());
+  }
   if (worker_sleeps) wake();
   return event;
 }
@@ -220,8 +238,9 @@ void Queue::fail(std::shared_ptr<StreamFailure> failure) {
 void Queue::execute_next() {
   HostEvent& event = tasks_.take(*first_);
   first_ = std::move(event.self_);
+  if (failure_ && failure_->was_observed(event.enqueued_at_)) failure_.reset();
   const bool dropped = event.kind_ == HostEvent::Kind::work && failure_;
-  Running running(*this);
+  Running running(*this, event.enqueued_at_);
   if (!dropped) {
     try {
       event.task_();
@@ -239,6 +258,7 @@ void Queue::execute_next() {
   // has just registered and seen the old value would then sleep forever.
   event.happened_.store(1);
   event.happened_.notify_all();
+  if (event.callbacks_.load() != nullptr) event.call_back();
 }
 
 void Queue::help_until(const HostEvent* event) {
@@ -291,6 +311,29 @@ void Queue::work(const std::stop_token& stop) {
     if (!stop.stop_requested()) continue;
     if (tasks_.empty() && !tasks_.has_executor()) return;       // checks in the order of drain()
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // another thread runs the tasks
+  }
+}
+
+// Either this thread sees that the event has happened, or the executor sees the callback.
+bool HostEvent::then(std::function<void()> callback) {
+  auto node = std::make_unique<Callback>(Callback{std::move(callback), callbacks_.load()});
+  while (!callbacks_.compare_exchange_weak(node->next, node.get())) {
+  }
+  static_cast<void>(node.release());  // call_back() deletes it
+  if (happened_.load() != 0) call_back();
+  return true;
+}
+
+void HostEvent::call_back() {
+  Callback* first = nullptr;
+  for (auto* next = callbacks_.exchange(nullptr); next != nullptr;) {
+    std::swap(first, next->next);  // turns the list round: the oldest comes first
+    std::swap(first, next);
+  }
+  while (first != nullptr) {
+    const std::unique_ptr<Callback> node(first);
+    first = node->next;
+    node->call();
   }
 }
 
@@ -353,14 +396,21 @@ class CpuStream final : public StreamBackend {
     // The task has a plain pointer to the queue, which outlives its tasks. A shared_ptr would
     // create a cycle.
     queue_->push(HostEvent::Kind::work, [event = std::move(event), reason, queue = queue_.get()] {
-      if (event->happened() || reason == WaitReason::order) return event->synchronize();
+      const auto synchronize = [&] {
+        try {
+          event->synchronize();
+        } catch (...) {
+          if (!Running::was_known()) throw;
+        }
+      };
+      if (event->happened() || reason == WaitReason::order) return synchronize();
       struct Timer {
         Queue& queue;
         std::int64_t start = steady_ns();
         ~Timer() { queue.exposed_ns += steady_ns() - start; }
       };
       const Timer timer{*queue};
-      event->synchronize();
+      synchronize();
     });
   }
   void synchronize() override {

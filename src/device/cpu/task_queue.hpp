@@ -1,6 +1,6 @@
-// The lock-free part of a CPU stream's queue: a linked list with one producer, the thread that
-// calls the stream, and one consumer, the thread that is the executor. Counters show whether the
-// list is empty.
+// The lock-free part of a CPU stream's queue: a linked list with one producer at a time, the thread
+// that calls the stream, and one consumer, the thread that is the executor. Counters show whether
+// the list is empty.
 //
 // The producer publishes its task before it checks whether an executor is active. An executor that
 // stops publishes this before it checks for tasks, and so does a worker that goes to sleep. All

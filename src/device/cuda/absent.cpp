@@ -4,6 +4,8 @@
 
 namespace atoll_v1::atoll {
 
+void Device::request_gpu_queues() noexcept {}
+
 int Device::cuda_count() noexcept { return 0; }
 
 Device Device::cuda(int) {

@@ -129,10 +129,12 @@ std::chrono::nanoseconds between(cudaEvent_t begin, cudaEvent_t end) {
 
 class CudaEvent final : public EventBackend {
  public:
-  CudaEvent(int ordinal, std::shared_ptr<Failure> failure, std::uint64_t position)
+  CudaEvent(int ordinal, std::shared_ptr<Failure> failure, std::uint64_t position,
+            std::uint64_t moment)
       : event_(ordinal, PooledEvent::Kind::order),
         failure_(std::move(failure)),
-        position_(position) {}
+        position_(position),
+        moment_(moment) {}
   cudaEvent_t get() const noexcept { return event_.get(); }
   const std::shared_ptr<Failure>& failure() const noexcept { return failure_; }
   std::uint64_t position() const noexcept { return position_; }
@@ -141,7 +143,7 @@ class CudaEvent final : public EventBackend {
   void synchronize() override {
     const Current current(event_.ordinal());
     check(cudaEventSynchronize(event_.get()), "cudaEventSynchronize");
-    failure_->check(position_);
+    failure_->check(position_, moment_);
   }
   void fail(std::exception_ptr error) override { failure_->fail(position_, error); }
   void delay_native(void* stream) override {
@@ -154,6 +156,7 @@ class CudaEvent final : public EventBackend {
   PooledEvent event_;
   std::shared_ptr<Failure> failure_;
   std::uint64_t position_;
+  std::uint64_t moment_;  // of the work before the event
 };
 
 // Converts the times of CUDA events to the steady clock. CUDA returns only differences between
@@ -261,7 +264,9 @@ class CudaStream final : public StreamBackend {
     auto call = std::make_unique<Call>();
     call->work = std::move(work);
     call->failure = failure_;
-    call->position = ++position_;
+    const std::lock_guard lock(mutex_);
+    call->position = add_work();
+    call->enqueued_at = last_work_;
     check(cudaLaunchHostFunc(stream_, Call::run, call.get()), "cudaLaunchHostFunc");
     calls_.push_back(std::move(call));
   }
@@ -269,14 +274,14 @@ class CudaStream final : public StreamBackend {
   void copy(void* dst, const void* src, std::size_t bytes) override {
     if (bytes == 0) return;
     const Current current(ordinal_);
-    ++position_;
+    add_work();
     check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
   }
 
   void fill(void* dst, std::byte value, std::size_t bytes) override {
     if (bytes == 0) return;
     const Current current(ordinal_);
-    ++position_;
+    add_work();
     check(cudaMemsetAsync(dst, std::to_integer<int>(value), bytes, stream_), "cudaMemsetAsync");
   }
 
@@ -284,7 +289,7 @@ class CudaStream final : public StreamBackend {
     const Current current(ordinal_);
     // Recording counts as an operation of the stream, so that later failures do not affect the
     // event.
-    auto event = std::make_shared<CudaEvent>(ordinal_, failure_, ++position_);
+    auto event = std::make_shared<CudaEvent>(ordinal_, failure_, ++position_, last_work_);
     check(cudaEventRecord(event->get(), stream_), "cudaEventRecord");
     return event;
   }
@@ -300,7 +305,7 @@ class CudaStream final : public StreamBackend {
     const Current current(ordinal_);
     auto* const known = dynamic_cast<CudaEvent*>(event.get());
     require(known != nullptr, "cuda: a CUDA stream can only wait for events of CUDA streams");
-    failure_->follow(++position_, known->failure(), known->position());
+    failure_->follow(add_work(), known->failure(), known->position());
     const auto pass = [&] {
       check(cudaStreamWaitEvent(stream_, known->get(), 0), "cudaStreamWaitEvent");
     };
@@ -309,13 +314,16 @@ class CudaStream final : public StreamBackend {
     check(cudaEventRecord(wait.begin.get(), stream_), "cudaEventRecord");
     pass();
     check(cudaEventRecord(wait.end.get(), stream_), "cudaEventRecord");
-    waits_.push_back(std::move(wait));
+    {
+      const std::lock_guard lock(mutex_);
+      waits_.push_back(std::move(wait));
+    }
     add_waits();
   }
 
   void launch(const std::function<void(void*)>& work) override {
     const Current current(ordinal_);
-    ++position_;
+    add_work();
     work(stream_);
   }
 
@@ -327,7 +335,7 @@ class CudaStream final : public StreamBackend {
 
   void wait_native(void* event) override {
     const Current current(ordinal_);
-    ++position_;
+    add_work();
     check(cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent");
   }
 
@@ -335,11 +343,12 @@ class CudaStream final : public StreamBackend {
     const Current current(ordinal_);
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     reclaim();
-    failure_->check(position_);
+    failure_->check(position_, last_work_);
   }
 
   std::chrono::nanoseconds exposed_communication() const override {
     add_waits();
+    const std::lock_guard lock(mutex_);
     return exposed_;
   }
 
@@ -366,11 +375,12 @@ class CudaStream final : public StreamBackend {
     std::function<void()> work;
     std::shared_ptr<Failure> failure;
     std::uint64_t position;
+    std::uint64_t enqueued_at;
     std::atomic<bool> done{false};
 
     static void CUDART_CB run(void* self) {
       auto& call = *static_cast<Call*>(self);
-      if (!call.failure->before(call.position)) {
+      if (!call.failure->before(call.position, call.enqueued_at)) {
         try {
           call.work();
         } catch (...) {
@@ -383,14 +393,24 @@ class CudaStream final : public StreamBackend {
   struct Wait {
     PooledEvent begin, end;
   };
+  // Returns the position of the work that the caller enqueues now.
+  std::uint64_t add_work() {
+    last_work_ = StreamFailure::now();
+    return ++position_;
+  }
+  // Destroys the calls that have run, outside the lock: their captures may use this stream.
   void reclaim() {
+    std::vector<std::unique_ptr<Call>> over;
+    const std::lock_guard lock(mutex_);
     while (!calls_.empty() && calls_.front()->done.load(std::memory_order_acquire)) {
+      over.push_back(std::move(calls_.front()));
       calls_.pop_front();
     }
   }
 
   void add_waits() const {
     const Current current(ordinal_);
+    const std::lock_guard lock(mutex_);
     while (!waits_.empty() && waits_.front().end.happened()) {
       exposed_ += between(waits_.front().begin.get(), waits_.front().end.get());
       waits_.pop_front();
@@ -402,9 +422,11 @@ class CudaStream final : public StreamBackend {
   cudaStream_t stream_ = nullptr;
   bool owns_stream_ = true;
   std::shared_ptr<Failure> failure_;
-  std::uint64_t position_ = 0;
-  // Host functions of the stream. The thread that uses the stream destroys them after they have
-  // run: destroying their captures may call CUDA, which a host function must not do.
+  std::atomic<std::uint64_t> position_{0};
+  std::atomic<std::uint64_t> last_work_{0};  // moment at which the newest work was enqueued
+  mutable std::mutex mutex_;                 // guards the members below
+  // Host functions of the stream. A thread that uses the stream destroys them after they have run:
+  // destroying their captures may call CUDA, which a host function must not do.
   std::deque<std::unique_ptr<Call>> calls_;
   mutable std::deque<Wait> waits_;  // waits of this stream that have not ended yet
   mutable std::chrono::nanoseconds exposed_{0};
@@ -480,8 +502,9 @@ void request_queues() noexcept {
 }  // namespace
 }  // namespace cuda
 
+void Device::request_gpu_queues() noexcept { cuda::request_queues(); }
+
 int Device::cuda_count() noexcept {
-  cuda::request_queues();
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();  // clears the error of a missing driver

@@ -20,25 +20,26 @@
 
 namespace atoll_v1::atoll::cuda {
 
-// A position is the number of an operation on its stream, counted from 1.
+// A position is the number of an operation on its stream, counted from 1. A moment is the time at
+// which work was enqueued (StreamFailure::now()): an error that the program knew then does not
+// affect the work.
 class Failure {
  public:
   explicit Failure(std::string stream) : stream_(std::move(stream)) {}
 
-  // Keeps the error with the smallest position. Later errors are consequences of the first one, so
-  // they are not reported.
+  // Records an error of the operation at `position`, unless an earlier position has failed: later
+  // errors are consequences of the first one, so they are not reported.
   void fail(std::uint64_t position, const std::exception_ptr& error) {
     fail(position, std::make_shared<StreamFailure>(error, stream_));
   }
-  void fail(std::uint64_t position, std::shared_ptr<StreamFailure> error) {
+  void fail(std::uint64_t position, const std::shared_ptr<StreamFailure>& error) {
     const std::lock_guard lock(mutex_);
-    if (error_ && position_ <= position) {
-      if (error != error_) error->observe();
-      return;
+    for (const Failed& one : failed_) {
+      if (one.error == error || one.error->was_observed(StreamFailure::now())) continue;
+      if (one.position <= position) return error->observe();
+      one.error->observe();
     }
-    if (error_ && error != error_) error_->observe();
-    error_ = std::move(error);
-    position_ = position;
+    failed_.push_back({error, position});
   }
 
   // Records that this stream, at `position`, waits for position `theirs` of another stream. From
@@ -59,24 +60,25 @@ class Failure {
     // cannot fail.
     const auto first_gone =
         std::ranges::partition(sources_, [](const Source& source) {
-          return source.failure.use_count() > 1 || source.failure->before(source.theirs);
+          return source.failure.use_count() > 1 || source.failure->before(source.theirs, 0);
         }).begin();
     std::move(first_gone, sources_.end(), std::back_inserter(gone));
     sources_.erase(first_gone, sources_.end());
     sources_.push_back({other, position, theirs});
   }
 
-  // Returns an error that affects operations up to `position`; null if there is none so far.
-  std::shared_ptr<StreamFailure> before(std::uint64_t position) const {
+  // Returns an error that affects the operation at `position`, whose work was enqueued at `moment`;
+  // null if there is none so far.
+  std::shared_ptr<StreamFailure> before(std::uint64_t position, std::uint64_t moment) const {
     // The search does not return to this stream: it covers all positions up to `position`, and
     // later positions cannot have caused the error.
     std::map<const Failure*, std::uint64_t> seen{{this, UINT64_MAX}};
-    return search(position, seen);
+    return search(position, moment, seen);
   }
 
   // Throws this error to the program, which has then been told of it.
-  void check(std::uint64_t position) const {
-    const auto error = before(position);
+  void check(std::uint64_t position, std::uint64_t moment) const {
+    const auto error = before(position, moment);
     if (!error) return;
     if (!IgnoringErrors::on_this_thread()) error->observe();
     std::rethrow_exception(error->error());
@@ -90,7 +92,7 @@ class Failure {
       const std::vector<Source> sources = sources_;
       lock.unlock();
       for (const Source& source : sources) {
-        if (auto error = source.failure->before(source.theirs)) fail(source.position, error);
+        if (auto error = source.failure->before(source.theirs, 0)) fail(source.position, error);
       }
     } catch (const std::bad_alloc&) {
       log::error("cuda: no memory for the errors of the streams that a stream has waited for");
@@ -101,6 +103,10 @@ class Failure {
   }
 
  private:
+  struct Failed {
+    std::shared_ptr<StreamFailure> error;
+    std::uint64_t position;
+  };
   struct Source {
     std::shared_ptr<Failure> failure;
     std::uint64_t position, theirs;
@@ -108,12 +114,13 @@ class Failure {
 
   // `seen` has the largest position that was searched on each stream. Streams may wait for each
   // other in a cycle, and several ways may lead to different positions of a stream.
-  std::shared_ptr<StreamFailure> search(std::uint64_t position,
+  std::shared_ptr<StreamFailure> search(std::uint64_t position, std::uint64_t moment,
                                         std::map<const Failure*, std::uint64_t>& seen) const {
     std::vector<Source> sources;
     {
       const std::lock_guard lock(mutex_);
-      if (error_ && position_ <= position) return error_;
+      for (const Failed& one : failed_)
+        if (one.position <= position && !one.error->was_observed(moment)) return one.error;
       sources = sources_;
     }
     for (const Source& source : sources) {
@@ -121,15 +128,14 @@ class Failure {
       std::uint64_t& searched = seen[source.failure.get()];
       if (searched >= source.theirs) continue;
       searched = source.theirs;
-      if (auto error = source.failure->search(source.theirs, seen)) return error;
+      if (auto error = source.failure->search(source.theirs, moment, seen)) return error;
     }
     return nullptr;
   }
 
   mutable std::mutex mutex_;
   const std::string stream_;
-  std::shared_ptr<StreamFailure> error_;
-  std::uint64_t position_ = 0;
+  std::vector<Failed> failed_;
   std::vector<Source> sources_;
 };
 

@@ -57,6 +57,7 @@ std::string Rank::host_text(int rank) const {
                                            fmt::format("{}/{:016x}", name, atoll::fnv1a(name)),
                                            {fmt::format("10.1.{}.{}", host / 250, host % 250)},
                                            std::chrono::seconds(1800),
+                                           "",
                                            ""});
 }
 
@@ -128,7 +129,7 @@ void Rank::handle(const std::string& body) {
                               .text("")
                               .number(static_cast<std::uint32_t>(size_))
                               .take());
-      send(Kind::farewell, "");
+      send(Kind::farewell, Packer().number(0).take());
       phase_ = Phase::leaving;
       break;
     case Phase::leaving:

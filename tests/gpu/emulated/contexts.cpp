@@ -58,6 +58,7 @@ void run(int ranks, const std::function<void(atoll::World&)>& body, int per_host
   emulated::forget_contexts();
   atoll_test::run_thread_ranks(ranks, body, [&](atoll::Config& config) {
     config.log = "error";
+    config.owns_process = 1;
     config.plugin_path = atoll::Config::from_env().plugin_path;
     if (per_host == 0) return;
     config.host_id = std::to_string(config.rank / per_host);

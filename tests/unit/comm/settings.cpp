@@ -13,6 +13,7 @@
 #include "thread_ranks.hpp"
 #include "unit/error_text.hpp"
 #include "unit/rank_reports.hpp"
+#include "world/introduction.hpp"
 #include "world/world_internals.hpp"
 
 namespace {
@@ -97,12 +98,14 @@ TEST_CASE("abort() on another rank, before this rank has opened the communicator
   const auto other = open(world, {.name = "other"});  // from here on the World answers questions
   std::ostringstream id;
   id << "comm/own/" << std::hex << std::setw(16) << std::setfill('0') << atoll::fnv1a("0") << "/0";
-  atoll::WorldInternals::store(world).ask(id.str(), "by rank 1: too slow", 1s);
+  const atoll::Error why(atoll::ErrorCode::aborted,
+                         "communicator own was aborted by rank 1: too slow");
+  atoll::WorldInternals::store(world).announce(id.str() + "/end", atoll::encode(why), 1s);
   auto own = open(world, {.name = "own"});
   auto stream = own.device().stream();
   std::vector<float> data(10);
   CHECK(error_of([&] { own.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize(); }) ==
-        "aborted: rank 0: communicator own was aborted by rank 1: too slow");
+        "aborted: communicator own was aborted by rank 1: too slow");
   CHECK(!world.failure().has_value());
 }
 

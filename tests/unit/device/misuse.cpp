@@ -77,33 +77,17 @@ TEST_CASE("a task that waits for its own stream fails") {
   }
 }
 
-TEST_CASE("two threads that call one stream at the same time: one gets an error") {
+TEST_CASE("two threads may call one stream at the same time") {
   Stream stream = Device::cpu().stream({.name = "shared"});
-  std::atomic<int> ran{0};
-  int enqueued[2] = {0, 0};
-  std::string errors[2];
-  std::atomic<bool> failed{false};
-  const auto enqueue = [&](int thread) {
-    while (!failed && enqueued[thread] < 200'000) {
-      const std::string error = error_of([&] { stream.enqueue([&] { ++ran; }); });
-      if (error == "no error") {
-        ++enqueued[thread];
-      } else {
-        errors[thread] = error;
-        failed = true;
-      }
-    }
+  int ran = 0;  // not atomic: the stream runs one task at a time
+  const auto enqueue = [&] {
+    for (int i = 0; i < 100'000; ++i) stream.enqueue([&] { ++ran; });
   };
-  std::jthread other([&] { enqueue(1); });
-  enqueue(0);
+  std::jthread other(enqueue);
+  enqueue();
   other.join();
   stream.synchronize();
-  CHECK(ran == enqueued[0] + enqueued[1]);
-  for (const std::string& error : errors) {
-    if (error.empty()) continue;
-    CHECK(
-        has(error, "stream shared: another thread calls it at the same time: call a stream from"));
-  }
+  CHECK(ran == 200'000);
 }
 
 TEST_CASE("a stream that its own task destroys drops the later work, and the World fails") {

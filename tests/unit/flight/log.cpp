@@ -230,6 +230,7 @@ TEST_CASE("a World writes its flight file on request, at SIGUSR1 and at a failur
   const auto file = folder.path() / "run.0.json";
   atoll::Config config;
   config.flight = (folder.path() / "run").string();
+  config.owns_process = 1;
   config.log = "error";
   {
     atoll::World world = atoll::World::single(config);
@@ -277,6 +278,7 @@ TEST_CASE("a SIGUSR1 handler of the program is not replaced") {
   REQUIRE(::sigaction(SIGUSR1, &own, &before) == 0);
   atoll::Config config;
   config.flight = (folder.path() / "run").string();
+  config.owns_process = 1;
   config.log = "error";
   {
     atoll::World world = atoll::World::single(config);

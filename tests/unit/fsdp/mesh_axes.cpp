@@ -133,7 +133,7 @@ TEST_CASE("engine axes: ranks of one engine are compared, and named by their Wor
     try {
       engine.seal({"unit"});
     } catch (const atoll::Error& error) {
-      return std::string(error.what());  // leaves the job without ending the other engine
+      return std::string(error.what());
     }
     return std::string("frozen");
   });

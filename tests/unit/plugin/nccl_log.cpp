@@ -67,7 +67,7 @@ TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   REQUIRE(child >= 0);
   if (child == 0) {
     ::setenv("NCCL_DEBUG", "WARN", 1);
-    keep_log();
+    keep_log(true);
     const bool untouched = std::getenv("NCCL_DEBUG_FILE") == nullptr;
     const bool told =
         transports() == "unknown=NCCL_DEBUG=WARN is set, so NCCL's log is not captured\n";
@@ -80,7 +80,7 @@ TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}) ::unsetenv(name);
   ::setenv("ATOLL_TEST_ENVIRONMENT", "1", 1);  // the C library then owns the array
   const Reading reading;
-  keep_log();
+  keep_log(true);
   CHECK(reading.is_undisturbed());
   REQUIRE(std::string(std::getenv("NCCL_DEBUG")) == "INFO");
   CHECK(transports() == "");

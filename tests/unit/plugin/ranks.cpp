@@ -219,6 +219,7 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.tuning = options_.tuning.c_str();
   group_.deterministic = options_.deterministic;
   group_.host_ranks = options_.host_ranks;
+  group_.owns_process = 1;
   group_.checksum = options_.checksum;
   group_.cut_ns = options_.cut_ns;
   group_.compute_units = options_.compute_units;

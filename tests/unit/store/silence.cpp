@@ -126,7 +126,7 @@ TEST_CASE("a rank that says farewell is not lost, although it never read what th
   net::Fd one = join(1);
   zero.ask("who?", std::string(8 << 20, 'x'), 20ms);  // the store cannot send all of it to rank 1
   ::kill(pid, SIGSTOP);
-  net::send_all(one.get(), store::encode_frame(store::Kind::farewell, 1, ""));
+  net::send_all(one.get(), store::encode_frame(store::Kind::farewell, 1, std::string(4, '\0')));
   one.reset();  // resets the connection, since rank 1 has not read the question
   ::kill(pid, SIGCONT);
   CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { zero.exchange("", "", 10s); }),

@@ -1,7 +1,7 @@
 // agree() with values that are larger than a value of the store. The errors of ranks that differ,
 // fail or do not call are in unit/fsdp/misuse.cpp, unit/fsdp/misuse_calls.cpp and
 // unit/checkpoint/misuse.cpp.
-#include "world/agreement.hpp"
+#include "atoll/rank_set.hpp"
 
 #include <doctest/doctest.h>
 

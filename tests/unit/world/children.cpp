@@ -42,11 +42,11 @@ void close_all_but(int kept, bool reuses) {
 
 using OnFailure = std::function<void(const atoll::Error&)>;
 
-// Returns whether a rank ends within `limit` after the process named `name` that has forked it is
-// killed. If `closes`, the rank has closed its descriptors before.
+// Returns whether a rank that owns its process ends within `limit` after the process named `name`
+// that has forked it is killed. If `closes`, the rank has closed its descriptors before.
 bool ends_with_launcher(const char* name, const std::string& setting,
                         std::chrono::milliseconds limit, const OnFailure& callback = {},
-                        bool closes = false) {
+                        bool closes = false, int owns_process = 1) {
   const ChildProcess launcher([&](int out) {
     ::prctl(PR_SET_NAME, name);
     if (::fork() == 0) {
@@ -55,6 +55,7 @@ bool ends_with_launcher(const char* name, const std::string& setting,
       config.size = 1;
       config.log = "off";
       config.parent = setting;
+      config.owns_process = owns_process;
       auto world = atoll::World::from_env(config);
       const auto subscription = world.on_failure(callback);
       if (closes) close_all_but(out, false);
@@ -74,6 +75,7 @@ bool ends_with_launcher(const char* name, const std::string& setting,
 TEST_CASE("a rank ends when the launcher that started it is killed") {
   CHECK(ends_with_launcher("mpirun", "", 12s));
   CHECK(ends_with_launcher("a script", "parent", 12s));
+  CHECK_FALSE(ends_with_launcher("mpirun", "", 7s, {}, false, 0));
 }
 
 TEST_CASE("a rank ends with its launcher although the report of the failure never returns") {
@@ -92,7 +94,8 @@ TEST_CASE("a World can be destroyed after the program has closed all descriptors
     std::vector<ChildProcess> ranks;
     for (int rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&](int out) {
-        error_of([&] {
+        bool is_ready = false;
+        const std::string error = error_of([&] {
           atoll::Config config = atoll_test::thread_rank_config(rank, 2, port);
           config.parent = "parent";                // the watch of the parent has descriptors, too
           config.host_id = rank == 0 ? "a" : "b";  // the ranks connect over TCP
@@ -104,10 +107,11 @@ TEST_CASE("a World can be destroyed after the program has closed all descriptors
           auto stream = comm.device().stream();
           std::array<float, 1> number{1};
           comm.all_reduce(number, number, atoll::ReduceOp::sum, stream).synchronize();
-          ::dprintf(out, "ready\n");
+          is_ready = ::dprintf(out, "ready\n") > 0;
           if (rank != closer) world.get("never", 20s);
           close_all_but(out, reuses);
         });
+        if (!is_ready) ::dprintf(out, "%s\n", error.c_str());
       });
     }
     for (const ChildProcess& rank : ranks) CHECK(rank.line() == "ready");

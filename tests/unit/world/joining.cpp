@@ -190,9 +190,11 @@ TEST_CASE("settings that must be equal are compared when the job starts") {
 }
 
 TEST_CASE("introductions are short, since every rank reads those of all hosts, and complete") {
-  const atoll::Introduction usual{"node0042", "node0042/0123456789abcdef", {"10.1.2.3"}, 1800s, ""};
+  const atoll::Introduction usual{"node0042", "node0042/0123456789abcdef", {"10.1.2.3"}, 1800s, "",
+                                  ""};
   CHECK(encode(usual).size() <= 48);
-  const atoll::Introduction other{"n", "elsewhere", {"10.0.0.1", "fd00::2"}, 5s, "lifetimes"};
+  const atoll::Introduction other{"n", "elsewhere", {"10.0.0.1", "fd00::2"},
+                                  5s,  "lifetimes", "communicator"};
   for (const auto& one : {usual, other}) {
     const auto layout = atoll::lay_out({encode(one)}, {encode(atoll::Process{7, -1})});
     REQUIRE(layout.hosts.size() == 1);
@@ -202,7 +204,7 @@ TEST_CASE("introductions are short, since every rank reads those of all hosts, a
     CHECK(layout.placements[0].rail_addresses == one.addresses);
   }
   CHECK(has(error_of([&] {
-              atoll::lay_out({"n\nn\n\n5\n"}, {encode(atoll::Process{7, -1})});
+              atoll::lay_out({"n\nn\n\n5\n\n"}, {encode(atoll::Process{7, -1})});
             }),
             "bad data: a rank has published no address"));
 }
@@ -281,7 +283,7 @@ TEST_CASE("an interface that one rank does not have is the error of all ranks") 
   CHECK(has(error_of([] {
               atoll::lay_out({"!99\nx"}, {encode(atoll::Process{7, -1})});
             }),
-            "bad data: rank 0 has published an error without a code"));
+            "bad data: a rank has published an error without a code"));
 }
 
 TEST_CASE("the reason of a failure is one line, and never empty") {
@@ -344,7 +346,9 @@ TEST_CASE("a World that has been moved names itself in every call") {
       [&] { static_cast<void>(moved.failure()); },
       [&] { moved.check(); },
       [&] { static_cast<void>(moved.on_failure([](const atoll::Error&) {})); },
-      [&] { atoll::WorldInternals::companion(moved, [] { return std::shared_ptr<void>(); }); },
+      [&] {
+        atoll::WorldInternals::companion(moved, "test", [] { return std::shared_ptr<void>(); });
+      },
   };
   for (std::size_t i = 0; i < calls.size(); ++i) {
     CAPTURE(i);

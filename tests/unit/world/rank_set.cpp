@@ -1,5 +1,5 @@
 // RankSet: some ranks of a World exchange values, and others need not call.
-#include "world/rank_set.hpp"
+#include "atoll/rank_set.hpp"
 
 #include <doctest/doctest.h>
 

@@ -214,7 +214,9 @@ TEST_CASE("processes: an exception that nobody catches reaches the other ranks a
     ::signal(SIGABRT, SIG_DFL);  // doctest's handler would report a failed test
     REQUIRE(std::freopen("/dev/null", "w", stderr) != nullptr);
     std::thread([&] {  // nothing catches the exceptions of a thread
-      atoll::World world = atoll::World::from_env(atoll_test::thread_rank_config(1, 2, port));
+      atoll::Config config = atoll_test::thread_rank_config(1, 2, port);
+      config.owns_process = 1;
+      atoll::World world = atoll::World::from_env(config);
       throw std::runtime_error("the loss is NaN");
     })
         .join();
