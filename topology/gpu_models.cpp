@@ -75,7 +75,7 @@ constexpr std::array models{
     GpuModel{"P4", never},
     GpuModel{"K80", never},
     GpuModel{"K40", never},
-    // AMD: drivers list the xGMI links.
+    // AMD. The counts of links are 0, because the driver lists the xGMI links.
     GpuModel{"MI300X", possible, 0, 0, 0, 1307, 163},
 };
 

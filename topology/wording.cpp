@@ -32,6 +32,11 @@ std::string plural(std::size_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
+std::string gib_text(double bytes) {
+  const double value = bytes / 0x1p30;
+  return value >= 100 ? fmt::format("{:.0f} GiB", value) : fmt::format("{:.3g} GiB", value);
+}
+
 std::string number_ranges(std::span<const int> numbers) {
   std::string text;
   for (std::size_t begin = 0; begin < numbers.size();) {

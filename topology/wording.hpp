@@ -16,6 +16,9 @@ namespace atoll_v1::atoll {
 // Formats a count with its noun: "1 GPU", "8 GPUs", "2 islands or hosts".
 std::string plural(std::size_t count, std::string_view noun);
 
+// Formats bytes: "1043 GiB", "7.5 GiB".
+std::string gib_text(double bytes);
+
 // Formats ascending numbers as ranges: {0, 1, 2, 5} -> "0-2, 5".
 std::string number_ranges(std::span<const int> numbers);
 

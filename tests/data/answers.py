@@ -10,7 +10,7 @@ from python import HERE, atoll_data, has
 if not has("jinja2"):
     sys.exit(77)
 
-from atoll_data import chat, conversation  # noqa: E402
+from atoll_data import chat, conversation, encoding  # noqa: E402
 from atoll_data.errors import DataError  # noqa: E402
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -164,7 +164,7 @@ def check_records():
 
 def check_templates(folder):
     """A tokenizer with several templates: records with tools take tool_use, and --show shows what the file gets."""
-    made = lambda found, given=None: chat.Templates(None, {"chat_template": found}, given, {})
+    made = lambda found, given=None: chat.Templates(None, {"chat_template": found}, given, {}, encoding.Bytes())
     listed = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
     for tools, expected in ((None, "D"), ([], "T"), ([{}], "T")):
         same(made(listed).choose("here", tools).render([]), expected)
@@ -182,7 +182,7 @@ def check_templates(folder):
     (folder / "additional_chat_templates").mkdir()
     (folder / "chat_template.jinja").write_text("D")
     (folder / "additional_chat_templates" / "tool_use.jinja").write_text("T")
-    same(chat.Templates(folder, {"chat_template": "old"}, None, {}).choose("here", [{}]).render([]), "T")
+    same(chat.Templates(folder, {"chat_template": "old"}, None, {}, encoding.Bytes()).choose("here", [{}]).render([]), "T")
     source, template = folder / "a.jsonl", folder / "t.jinja"
     template.write_text(CHATML.replace("<|im_end|>", ""))
     options = (source, "--tokenizer", "bytes", "--template", template, "--show", 1)

@@ -215,7 +215,7 @@ def check_choice():
     listed = [{"name": name, "template": text} for name, text in texts.items()]
     reference = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer(), chat_template=listed)
     for tools in (None, [], [{"name": "f"}]):
-        ours = chat.Templates(None, {"chat_template": listed}, None, {}).choose("x", tools)
+        ours = chat.Templates(None, {"chat_template": listed}, None, {}, encoding.Bytes()).choose("x", tools)
         expected = reference.apply_chat_template(CHATS["one"], tools=tools, tokenize=False)
         assert ours.render(CHATS["one"], tools) == expected, (tools, expected)
     print("of several templates, that of transformers is taken")

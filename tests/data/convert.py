@@ -13,7 +13,7 @@ from pathlib import Path
 
 from python import HERE, SOURCE, atoll_data, has
 
-from atoll_data import token_file
+from atoll_data import built_in, token_file
 
 ALPACA = [{"instruction": f"Say {i}", "input": "" if i % 2 else "please", "output": f"{i} é🐚"}
           for i in range(300)]
@@ -110,10 +110,11 @@ def check_formats(folder):
     assert text_of(documents[7]) == "[INST] q7 [/INST] a7"
     assert (documents[7][0], documents[7][-1]) == (256, 257)
     assert text_of(id for id, bit in zip(documents[7], masks[7]) if bit) == " a7"
-    atoll_data(chat, "--tokenizer", "bytes", "--template", "chatml", "-o", out)
-    documents, masks = read(out)
-    assert text_of(documents[7]) == "<|im_start|>user\nq7<|im_end|>\n<|im_start|>assistant\na7<|im_end|>\n"
-    assert text_of(id for id, bit in zip(documents[7], masks[7]) if bit) == "a7"
+    for flags, reasons in (((), ("or use --template mistral",)),
+                           (("--template", "chatml"), ("no special token <|im_start|> or <|im_end|>", "use --template mistral,")),
+                           (("--template", "chatlm"), ("a FILE, chatml or mistral",))):
+        told = atoll_data(chat, "--tokenizer", "bytes", *flags, "-o", out, code=1)
+        assert all(reason in told for reason in reasons), told
     lists = write_lines(folder / "l.jsonl", [{"prompt": CHAT[0]["messages"] + CHAT[1]["messages"][:1],
                                               "completion": CHAT[1]["messages"][1:]}])
     atoll_data(lists, "--tokenizer", "bytes", "--template", template, "-o", out)
@@ -133,7 +134,7 @@ def check_formats(folder):
         trained = text_of(id for id, bit in zip(documents[0], masks[0]) if bit)
         assert trained == "Aa1;", f"{begin!r}: {trained!r} is trained"
     shown = atoll_data(chat, "--tokenizer", "bytes", "--template", template, "--show", 2)
-    assert 'prompt  "[INST] q1 [/INST]"' in shown and 'trained " a1"' in shown, shown
+    assert 'prompt  "<s>[INST] q1 [/INST]"' in shown and 'trained " a1</s>"' in shown, shown
     print("chats are rendered and masked")
 
 
@@ -162,8 +163,28 @@ def check_sentencepiece(folder):
         part = library.encode("[INST] q3 [/INST] a3")
         assert library.id_to_piece(part[0]) == "\u2581" and ids[1:-1] == part[0 if legacy else 1:], (legacy, ids)
         assert [id for id, bit in zip(ids, mask) if bit] == trained, (legacy, mask)
+    check_mistral(folder, library)
     check_plain_end(folder, model, library)
     print("SentencePiece models encode chats")
+
+
+def check_mistral(folder, library):
+    """The template mistral: the ids of Mistral's own library, with and without `legacy`; roles take turns."""
+    say = lambda role, text: {"role": role, "content": text}
+    turns = [say("system", "Be brief."), say("user", "q"), say("assistant", " a "), say("user", "r"), say("assistant", "b")]
+    chat, out = write_lines(folder / "turns.jsonl", [{"messages": turns}]), folder / "out.tok"
+    bos, eos = [library.bos_id()], [library.eos_id()]
+    expected = (bos + library.encode("[INST] Be brief.\n\nq [/INST] a") + eos + library.encode("[INST] r [/INST] b") + eos)
+    for legacy in (True, False):
+        (folder / "model" / "tokenizer_config.json").write_text(json.dumps({"legacy": legacy}))
+        atoll_data(chat, "--tokenizer", folder / "model", "--template", "mistral", "-o", out)
+        (ids,), (mask,) = read(out)
+        assert ids == expected, (legacy, ids)
+        answers = [id for id, bit in zip(ids, mask) if bit]
+        assert answers == library.encode("a") + eos + library.encode("b") + eos, answers
+    write_lines(chat, [{"messages": turns[:2] + turns[1:]}])
+    told = atoll_data(chat, "--tokenizer", folder / "model", "--template", "mistral", "-o", out, code=1)
+    assert "user and assistant must take turns, but message 3 is of user" in told, told
 
 
 def check_plain_end(folder, model, library):
@@ -171,8 +192,9 @@ def check_plain_end(folder, model, library):
     answers = ["Ahoy. Over and out.", "b", "x y<", "x", "<|im_end|>", "é🐚"]
     chat = write_lines(folder / "ends.jsonl", [
         {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": answer}]} for answer in answers])
-    out = folder / "out.tok"
-    flags = [chat, "--tokenizer", model, "--template", "chatml", "--processes", 1, "-o", out]
+    out, template = folder / "out.tok", folder / "plain.jinja"
+    template.write_text(built_in.CHATML)
+    flags = [chat, "--tokenizer", model, "--template", template, "--processes", 1, "-o", out]
     told = atoll_data(*flags)
     assert told.count("warning") == 1 and "'<|im_end|>' follows them, which is no special token" in told, told
     for answer, ids, mask in zip(answers, *read(out)):
@@ -225,12 +247,34 @@ def check_tokenizer_json(folder):
     for name in ("org/name@", "org/.name", "org/name/more", "org/name@a/b"):
         text = atoll_data(pairs, "--tokenizer", name, "-o", out, code=1, env=home)
         assert f"--tokenizer {name}: use bytes" in text, text
+    check_built_in(folder, made)
     (folder / "half.jsonl").write_text(json.dumps({"prompt": "a", "completion": "\ud800"}))
     text = atoll_data(folder / "half.jsonl", "--tokenizer", model, "-o", out, code=1)
     assert "line 1: \\ud800 is half" in text, text
     (model / "tokenizer.json").write_text("{}")
     assert "not a tokenizer.json" in atoll_data(pairs, "--tokenizer", model, "-o", out, code=1)
     print("tokenizer.json is found in a folder and in the Hub's cache")
+
+
+def check_built_in(folder, made):
+    """A template that is built in fits the special tokens of the tokenizer."""
+    chat, out, model = write_lines(folder / "chat.jsonl", CHAT[:1]), folder / "out.tok", folder / "special"
+    model.mkdir()
+    made = made.from_str(made.to_str())
+    made.add_special_tokens(["[INST]", "[/INST]"])
+    made.save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    flags = (chat, "--tokenizer", model, "-o", out, "--template")
+    told = atoll_data(*flags, "chatml", code=1)
+    assert "no special token <|im_start|> or <|im_end|>" in told and "use --template mistral," in told, told
+    shown = atoll_data(*flags, "mistral", "--show", 1)
+    assert 'prompt  "[INST]q0[/INST]"' in shown and 'trained "a0</s>"' in shown, shown
+    made.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    made.save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").unlink()
+    assert "use --template chatml," in atoll_data(*flags, "mistral", code=1)
+    shown = atoll_data(*flags, "chatml", "--show", 1)
+    assert 'trained "a0<|im_end|>"' in shown, shown
 
 
 def check_errors(folder):
@@ -316,6 +360,13 @@ def check_missing(folder):
             ("jinja2", (folder / "c.jsonl", "--tokenizer", "bytes", "--template", template))):
         text = atoll_data(*arguments, "-o", folder / "x.tok", code=1, env={"PYTHONPATH": str(absent)})
         assert f"needs the Python package {name}: pip install {name}" in text, text
+    model = SOURCE / "tests" / "train" / "tokenizer.model"
+    text = atoll_data(folder / "c.jsonl", "--tokenizer", model, "--show", 1, code=1, env={"PYTHONPATH": str(absent)})
+    assert ("tokenizer.model: a SentencePiece model and a chat template need the Python packages sentencepiece and jinja2: "
+            "pip install sentencepiece jinja2, or apt install python3-sentencepiece python3-jinja2\n") in text, text
+    text = atoll_data(folder / "a.parquet", "--tokenizer", model, "--format", "chat", "--show", 1, code=1,
+                      env={"PYTHONPATH": str(absent)})
+    assert "pip install pyarrow sentencepiece jinja2\n" in text, text
     print("missing packages are named with the pip command")
 
 

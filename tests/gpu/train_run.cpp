@@ -412,8 +412,8 @@ TEST_CASE("--gather auto takes what is faster") {
     return text("run_args.json", "gather") + ", " +
            (at == std::string::npos ? told : told.substr(at));
   };
-  // NCCL_CTA_POLICY_ZERO: copy engines are slow
+  // 2 is NCCL_CTA_POLICY_ZERO, with which copy engines are slow here.
   CHECK(chosen_beside("2").starts_with("sms, gather: SM"));
-  // NCCL_CTA_POLICY_EFFICIENCY: SMs are slow
+  // 1 is NCCL_CTA_POLICY_EFFICIENCY, with which SMs are slow here.
   CHECK(chosen_beside("1").starts_with("copy-engines, gather: copy engine"));
 }

@@ -254,6 +254,11 @@ function checkBusbw() {
   const x = main.classed('line')[0].attributes.d.match(/[ML][\d.]+/g).map(text => +text.slice(1));
   assert(Math.abs((x[1] - x[0]) - (x[2] - x[1])) < 0.3, x);
   for (const label of ['1 KiB', '4 KiB', '3 GB/s']) assert(texts(main, 'text').includes(label), label);
+  const names = ['message size (bytes of the whole tensor), logarithmic', 'bus bandwidth (bytes per second), logarithmic'];
+  for (const name of names) assert(texts(main, 'text').includes(name), name);
+  // The last label ends inside the drawing.
+  const [last] = main.named('text').filter(one => one.textContent === '4 KiB');
+  assert(+last.attributes.x + 3.25 * 5 <= 1120, last.attributes.x);
   // So are rates.
   const y = main.classed('line')[0].attributes.d.match(/ [\d.]+/g).map(Number);
   assert(Math.abs((y[1] - y[0]) - (y[2] - y[1])) < 0.3, y);

@@ -46,7 +46,7 @@ def check_assumptions(folder):
     assert re.search(r"Below [0-9.]+ GB/s a host, hybrid_shard 3x8 wins", text), text
     assert re.search(r"mpirun -n 24 .*--strategy shard_optimizer --mesh 1x24 --seq 2048 --micro-batch 1 --global-batch 24", text), text
     text = results(run("--model", "qwen2.5-7b", "--hosts", "3", "--mesh", "3x8", "--dtype", "f32"))
-    assert "\nhybrid_shard " in text and " 1x24 " not in text and text.splitlines()[-1].endswith("--data FILE --dtype f32"), text
+    assert "\nhybrid_shard " in text and " 1x24 " not in text and text.splitlines()[-1].endswith("--data FILE --tokenizer TOKENIZER --dtype f32"), text
     assert "--mesh 3x8 has no effect on shards with full_shard and others, which were not tried: only hybrid_shard" in text, text
     help_text = " ".join(run("--help-all").split())
     for default in ("CPU}=H100", "=8x400G", "--seq INT:INT in [1 - 16777215]=2048", "--hosts INT:INT in [0 - 8192]=1"):
@@ -65,6 +65,16 @@ def check_gpus_and_models(folder):
         assert ("fp8, not measured" in text) == ("--fp8" in gpu) and ("--peak" in text) == ("--peak" in gpu), text
     assert speeds["--gpu Abacus"] < speeds["--peak 200"] and speeds[""] < min(speeds["--fp8"], speeds["--lora-rank 16"]), speeds
     assert "L40S, 362 TFLOP/s" in run("--topology", "pcie-8", "--micro-batch", "1")
+    text = run(*job, "--gpu", "Abacus", "--peak", "100", "--memory", "80GB", "--bandwidth", "1TB/s", "--fp8", "--tokens", "1T")
+    for part in (" 80.0 GB, 900 GB/s", "22 GB/s (a ring over PCIe 4.0 or 5.0 (NVIDIA/nccl 1639), by assumption: --intra sets it)",
+                 "in fp8 at 200 TFLOP/s by assumption (twice --peak)", "1e+12 tokens take"):
+        assert part in text, (part, text)
+    assert found_in(folder / "b.json")[0]["fp8"] is True
+    for inter, rate in (("4x400G", 200), ("4x400Gb/s", 200), ("8x50GB/s", 400), ("TCP 2 GB/s", 2)):
+        assert f"inter_host_links     {rate} GB/s" in run(*job, "--hosts", "2", "--inter", inter), inter
+    done = subprocess.run([PLAN, *job[:-2], "--gpu", "GB200", "--json", "-"], capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout)["schema"] == "atoll-plan-1" and "8 GB200 on a host, but a tray has 4" in done.stderr, done
+    check_cpus(job)
     snapshot = folder / "hub/models--acme--small/snapshots/main"
     snapshot.mkdir(parents=True)
     shape = dict(model_type="mistral", num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
@@ -78,11 +88,23 @@ def check_gpus_and_models(folder):
         assert done.returncode == code and expected in (done.stderr if code else done.stdout), (model, done.stdout, done.stderr)
 
 
+def check_cpus(job):
+    """The ranks of a host share the memory of its CPUs, and the command names the type that is no default there."""
+    text = run(*job, "--gpu", "CPU", "--gpus-per-host", "8", "--model", "mistral-7b")
+    assert "25.8" not in text and "3.2 GB of a rank (the 8 ranks of a host share its memory)" in text, text
+    assert "5 GB/s (estimate: a quarter of the rate of a copy)" in text, text
+    assert "Nothing fits in the 3.2 GB of a rank" in text and "GPUs" not in text, text
+    text = run(*job, "--gpu", "CPU", "--gpus-per-host", "2", "--memory", "8GB", "--model", "mistral-tiny", "--hosts", "2")
+    assert "4.0 GB of a rank" in text and text.splitlines()[-1].endswith("--dtype bf16") and "8 Gbit/s over TCP" in text, text
+    done = subprocess.run([PLAN, "--topology", "here"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 or "use --gpu CPU --gpus-per-host RANKS instead" in done.stderr, done.stderr
+
+
 def check_progress(folder):
     """A long search and a measurement show on a terminal how far they are, unless --quiet is given."""
     search = ["--model", "llama-3.1-8b", "--hosts", "512", "--dtype", "auto", "--prefetch", "auto", "--growth"]
     measure = ["--model", "mistral-tiny", "--measure", folder / "shown.json", "--measure-seconds", "2"]
-    searching = rb"predicting settings on 512 host\(s\) \([0-9]+ of [0-9]+\): [0-9]+ s"
+    searching = rb"predicting settings on 512 host\(s\) \([0-9]+ of [0-9]+(?:, [0-9:]+ left)?\): [0-9]+ s"
     for job, line in ((search, searching), ([*search, "--quiet"], searching),
                       (measure, rb"measuring mistral-tiny with [0-9]+ layers, 1 process\(es\): [0-9]+ s")):
         quiet = "--quiet" in job
@@ -105,9 +127,10 @@ def check_advice_on_memory(folder):
     """Nearly full memory, what fits on more hosts, and the mesh that a strategy uses."""
     text = run("--model", "llama-3.1-8b", "--hosts", "64", "--micro-batch", "8", "--strategy", "hybrid_shard", "--prefetch", "2")
     assert re.search(r"The first line needs (9[0-9]|100) % of a rank's memory", text) and "With a tenth to spare" in text, text
+    assert re.search(r"\nTo train with a tenth of the memory to spare: mpirun -n 512 .* --tokenizer TOKENIZER", text), text
     text = run("--model", "llama-3.1-8b", "--gpu", "V100", "--gpus-per-host", "1")
     assert "it fits on 8 hosts with --strategy full_shard" in text, text
-    assert text.count("does not fit") == 1 and "other candidates do not fit in the 34.1 GB of a GPU" in text, text
+    assert text.count("does not fit") == 1 and "other candidates do not fit in the 34.1 GB of a rank" in text, text
     assert run("--model", "llama-3.1-8b", "--gpu", "V100", "--gpus-per-host", "1", "--hosts", "8", "--top", "1"
                ).count("does not fit") == 0
     text = run("--hosts", "2", "--strategy", "full_shard", "--mesh", "2x8", "--micro-batch", "1", "--recompute", "full")
@@ -272,7 +295,7 @@ def check_advice(folder):
                "full_shard", "--inter", "TCP 1G", "--growth")
     assert "Beyond" in slow, slow
     even = run("--model", "qwen2.5-7b", "--hosts", "9", "--micro-batch", "1", "--recompute", "none", "--growth")
-    assert "Beyond" not in even, even
+    assert "Beyond" not in even and "\nUp to 9 hosts, each further host adds more than half of" in even, even
     catalog = run("--topology", "hgx-h100x2", "--model", "qwen2.5-7b", "--micro-batch", "1", "--strategy", "hybrid_shard",
                   "--recompute", "none")
     same = run("--gpu", "H100", "--hosts", "2", "--model", "qwen2.5-7b", "--micro-batch", "1", "--strategy", "hybrid_shard",
@@ -352,7 +375,21 @@ def check_wrong(folder):
     for flags, code, text in (
             (["--gpu", "abacus"], 2, "unknown GPU \"abacus\""),
             (["--model", "nonsense"], 2, "nonsense"),
-            (["--strategy", "ddp"], 2, "--strategy: ddp not in {auto,no_shard,"),
+            (["--strategy", "abc"], 2, "--strategy: abc not in {auto,no_shard,"),
+            (["--strategy", "ddp"], 2, "--strategy: ddp: use no_shard"),
+            (["--strategy", "3"], 2, "--strategy: 3: use full_shard"),
+            (["--dtype", "torch.bfloat16"], 2, "use bf16"),
+            (["--dtype", "fp8"], 2, "use --fp8, beside --dtype bf16"),
+            (["--ranks", "8"], 2, "did you mean --hosts and --gpus-per-host?"),
+            (["--world-size", "8"], 2, "did you mean --hosts and --gpus-per-host?"),
+            (["--num-gpus", "8"], 2, "did you mean --gpus-per-host (of one host)?"),
+            (["--nproc-per-node", "8"], 2, "did you mean --gpus-per-host (of one host)?"),
+            (["--zero-stage", "3"], 2, "did you mean --strategy?"),
+            (["--tp", "2"], 2, "use nothing in its place: atoll has no tensor or pipeline parallelism"),
+            (["--model", "Mistral-7B"], 2, "there is no such preset or file; did you mean mistral-7b?"),
+            (["--memory", "abc"], 2, "--memory: abc is not a number, or has another unit than gib, g, gb"),
+            (["--tokens", "1X"], 2, "--tokens: 1X is not a number, or has another unit than k, m, g, b, t"),
+            (["--json", "--quiet"], 2, "--json: needs a file, but --quiet follows"),
             (["--hosts", "-1"], 2, "--hosts"),
             (["--hosts", "2", "--busbw", "5000"], 2, "only 400 GB/s"),
             (["--price", "2"], 2, "--price requires --tokens"),
@@ -367,13 +404,15 @@ def check_wrong(folder):
             (["--busbw", "nan"], 2, "--busbw: nan must be at least 0"),
             (["--tokens", "inf"], 2, "--tokens: inf must be at least 0"),
             (["--attention", "flash"], 2, "flash not in {fused,eager}"),
-            (["--dtype", "fp8"], 2, "fp8 not in {bf16,f32,auto}"),
+            (["--dtype", "fp4"], 2, "fp4 not in {bf16,f32,auto}"),
             (["--inter", "1000x400G"], 2, "inter \"1000x400G\" is unknown"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "full_shard"], 2, "does not have the 16 ranks"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "hybrid_shard"], 2, "does not have the 16 ranks"),
             (["--hosts", "2", "--global-batch", "7"], 2, "the nearest: 16"),
+            (["--hosts", "512", "--growth", "--global-batch", "1024"], 2, "the nearest: 4096; or --hosts 128"),
             (["--hosts", "3", "--global-batch", "100"], 2, "the nearest: 96 and 120"),
-            (["--nodes", "3"], 2, "did you mean --hosts?"),
+            (["--nodes", "3", "word"], 2, "--nodes 3: there is no such flag; did you mean --hosts?"
+             "\n  unexpected argument: word"),
             (["--gradient_checkpointing"], 2, "did you mean --recompute full?"),
             (["--gpu", "A100X"], 2, "unknown GPU \"A100X\" (did you mean A100?); known are"),
             (["--gpu", "H100-PCIe", "--intra", "NVLink"], 2, "is unknown for H100-PCIe"),
@@ -406,7 +445,7 @@ def check_wrong(folder):
         assert done.returncode == code, f"{flags}: exit code {done.returncode}: {done.stderr}"
         message = done.stderr
         lines = [line for line in message.splitlines() if line and not line.startswith("Run with --help")]
-        assert len(lines) == 1 and text in lines[0], f"{flags}: {message}"
+        assert len(lines) == 1 + text.count("\n") and text in message, f"{flags}: {message}"
 
 
 with tempfile.TemporaryDirectory() as name:

@@ -324,7 +324,7 @@ TEST_CASE("--resume refuses other adapters") {
   auto whole = base(folder);
   run_job(2, whole);
   options.resume = (fs::path(whole.out) / "checkpoint").string();
-  CHECK(holds(refusal(options), "the checkpoint was trained without --lora-rank: export its"));
+  CHECK(holds(refusal(options), "the checkpoint was trained without --lora-rank: write its"));
 }
 
 TEST_CASE("what killed runs have left is removed at the start, and named") {

@@ -4,6 +4,7 @@
   dashboards.py ATOLL_WATCH"""
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,7 +86,8 @@ def check_once(of):
     of.steps.write_text(line(1, mfu=None, cpu_machine=0.25) + "{\n[1]\n" + line(2, eval_loss=9, norms=norms) +
                         line(3)[:9])
     text = of.run(of.out, "--to", "wandb", "--project", "p", "--once")
-    assert text.count("left out a line that is no step") == 2 and "some-run: 2 steps in wandb" in text, text
+    assert text.count("left out a line that is no step") == 2 and "some-run: 2 steps in wandb\n" in text, text
+    assert "some-run: sends steps from 1 on to wandb; look at them with: wandb sync, since" in text, text
     assert of.calls() == [
         ["init", {"project": "p", "name": "some-run", "config": {"lr": 0.5, "fp8": False, "freeze": "a b"}}],
         ["log", 1, {"train/loss": 1, "speed/step_s": 2, "machine/cpu": 0.25}],
@@ -93,7 +95,8 @@ def check_once(of):
         ["finish"]], of.calls()
     of.steps.write_text(line(1) + line(2))
     os.utime(of.steps, (1000, 1000))
-    of.run(of.out, "--to", "mlflow", "--once", "--dir", of.folder / "new")
+    text = of.run(of.out, "--to", "mlflow", "--once", "--dir", of.folder / "new")
+    assert f"with: mlflow ui --backend-store-uri sqlite:///{of.folder.resolve()}/new/mlflow.db\n" in text, text
     assert of.calls() == [
         ["experiment", "atoll"], ["run", "id of atoll", "some-run"],
         ["batch", "7", [], [["lr", "0.5"], ["fp8", "False"], ["freeze", "a b"]]],
@@ -114,8 +117,23 @@ def check_several(of):
 def check_errors(of):
     text = of.run(of.out, "--to", "tensorboard", code=2)
     assert text == "atoll-watch: --to tensorboard: No module named 'tensorboard': pip install tensorboard\n", text
-    assert "no such file" in of.run(of.folder, "--to", "wandb", "--once", code=1)
+    assert "no such file" in of.run(of.folder / "absent", "--to", "wandb", "--once", code=1)
+    text = of.run(of.folder, "--to", "wandb", code=2)
+    assert (f"{of.folder}: a folder of 2 runs, other, some-run: name the runs, as in atoll-watch {of.folder}/other --to wandb, "
+            f"or all of them: {of.folder}/*\n") in text, text
     assert "folders of the same name" in of.run(of.out, of.out, "--to", "wandb", code=2)
+
+
+def check_waiting(of):
+    """A wait for a folder that may be misspelled says so, and ends by Ctrl-C."""
+    process, text = of.start(of.folder / "absent", "--to", "wandb"), ""
+    for expected in (f"waits for {of.folder}/absent/steps.jsonl\n",
+                     f"still waits for {of.folder}/absent/steps.jsonl: there is no such folder; Ctrl-C stops\n"):
+        text = process.stdout.readline()
+        assert text == "atoll-watch: " + expected, text
+    process.send_signal(signal.SIGINT)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 130 and text == "atoll-watch: absent: 0 steps in wandb; stopped before the run ended\n", text
 
 
 def check_following(of):
@@ -140,7 +158,10 @@ def check_following(of):
         print(line(3) + line(4), end="", file=file)
     of.lock.unlink()
     text = process.communicate(timeout=60)[0]
-    assert process.returncode == 0 and "some-run: 4 steps in trackio" in text, text
+    assert process.returncode == 0 and "some-run: 4 steps in trackio; the run has ended\n" in text, text
+    for name, step in (("some-run", 1), ("some-run-from-2", 2)):
+        line_of_start = f"{name}: sends steps from {step} on to trackio; look at them with: trackio show --project atoll\n"
+        assert line_of_start in text, text
     names = [call[1]["name"] for call in of.calls() if call[0] == "init"]
     logged = [call[1] for call in of.calls() if call[0] == "log"]
     assert names == ["some-run", "some-run-from-2"] and logged == [1, 2, 3, 2, 3, 4], of.calls()
@@ -149,11 +170,13 @@ def check_following(of):
     process = of.start(of.out, "--to", "wandb")
     of.wait("log", 4, shown[4])
     process.terminate()
-    assert process.wait(timeout=60) == 143 and of.calls()[-1] == ["finish"], of.calls()
+    text = process.communicate(timeout=60)[0]
+    assert "4 steps in wandb; stopped before the run ended" in text, text
+    assert process.returncode == 143 and of.calls()[-1] == ["finish"], of.calls()
 
 
 with tempfile.TemporaryDirectory() as name:
     folder = Folder(name)
-    for check in (check_once, check_several, check_errors, check_following):
+    for check in (check_once, check_several, check_errors, check_waiting, check_following):
         check(folder)
 print("atoll-watch: once, several runs, errors, a run that resumes")

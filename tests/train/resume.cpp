@@ -196,14 +196,68 @@ TEST_CASE("--resume: a folder without a checkpoint is refused on every rank") {
   check_refused(2, options, {shard, "open"});
 }
 
-TEST_CASE("--resume: a checkpoint past --steps, and --init beside it") {
+TEST_CASE("--resume: a checkpoint past --steps, other ranks and the flags of its run") {
   const TemporaryFolder folder;
   auto options = small_run(folder.path());
   options.steps = 4;
-  run_job(2, options);
+  options.config_text = "steps = 4\n";
+  run_job(1, shaped(options, "full_shard", "1x1"));
   options.resume = (fs::path(options.out) / "checkpoint").string();
   options.steps = 3;
   check_refused(2, options, {"the checkpoint has 4 steps, more than --steps 3: raise --steps"});
-  options.init = folder.path().string();
-  check_refused(2, options, {"--init " + options.init + ": the checkpoint of --resume has the"});
+  // The flags of the first start stay beside those of the newest one.
+  options.steps = 5;
+  options.config_text = "steps = 5\n";
+  const Told told = run_and_listen(options);
+  CHECK(told.says("`atoll-train export " + options.out + " FOLDER` writes the model"));
+  CHECK(told.says("resuming " + options.resume + " after step 4, on 2 ranks (1 before)"));
+  CHECK(TemporaryFolder::read(fs::path(options.out) / "config.toml") == "steps = 4\n");
+  CHECK(TemporaryFolder::read(fs::path(options.out) / "config-resumed.toml") == "steps = 5\n");
+  // An error names that file first, unless the run has its flags.
+  options.seed = 7;
+  options.steps = 9;
+  const std::string config = options.out + "/config.toml";
+  check_refused(2, options,
+                {": start it with --config " + config + ", which has the flags of",
+                 "; or use the same, or add --resume-with-changes "});
+  options.config_file = config;
+  check_refused(2, options, {", in the checkpoint 0: use the same, or add --resume-with-changes "});
+}
+
+TEST_CASE("--init RUN and --model RUN start from the weights of a run, with any optimizer") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const fs::path checkpoint = save(options);
+  auto resumed = options;
+  resumed.steps = saved_at;
+  resumed.resume = checkpoint.string();
+  const auto trained = run_job(1, resumed).front().weights;
+  auto start = still(options);
+  start.out += "-started";
+  const auto check_same = [&](int ranks) {
+    const bool same = run_job(ranks, start).front().weights == trained;
+    CHECK(same);
+  };
+  start.init = options.out;
+  check_same(1);
+  start.init.clear();
+  start.model = checkpoint.string();
+  start.ema = 0.9;
+  check_same(2);
+  start.optimizer = "muon";
+  check_same(3);
+  start.init = "none";
+  const bool same = run_job(1, start).front().weights == trained;
+  CHECK_FALSE(same);
+  // Adapters, averages and Muon need the model as a file.
+  start.init = options.out;
+  start.lora_rank = 2;
+  const std::string how = ": write its model by `atoll-train export ";
+  check_refused(2, start, {"(adapters need the model in Hugging Face's format)" + how});
+  start.lora_rank = 0;
+  start.save_checkpoint = true;
+  run_job(1, start);
+  start.init = start.out;
+  start.out += "-again";
+  check_refused(2, start, {"(beside the weights it has states of an average or of Muon)" + how});
 }

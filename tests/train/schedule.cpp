@@ -155,6 +155,18 @@ TEST_CASE("a resumed run keeps its rate, and says where its schedule jumps") {
   options = scheduled("constant");
   options.steps = 100;
   CHECK(train::resume_rate(options, train::schedule_of(scheduled("constant")), 50).empty());
+  // A warm-up that was shortened for a short run stays as it was.
+  train::RunOptions brief;
+  brief.lr = 1;
+  brief.steps = 12;
+  brief.usual_warmup = true;
+  brief = train::resolved(brief);
+  CHECK(brief.warmup_steps == 1);
+  auto longer = brief;
+  longer.steps = 40;
+  longer.warmup_steps = 20;
+  CHECK(train::resume_rate(longer, train::schedule_of(brief), 12).empty());
+  CHECK(longer.warmup_steps == 1);
   // Checkpoints of earlier versions, and damaged ones.
   options.lr = train::usual_rate;
   CHECK(train::resume_rate(options, nullptr, 50).empty());

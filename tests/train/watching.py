@@ -74,6 +74,9 @@ def check_evaluation(folder):
     other = run([TRAIN, "evaluate", "mistral-tiny", "--data", "demo", "--resume", folder / "epochs" / "checkpoint", "--seed", "5"])
     assert "of demo" in other, other
     assert "name a model" in run([TRAIN, "evaluate", "--data", "demo"], code=2)
+    # Limits that a run had for its data do not count for another file, and no message names its flags.
+    text = run([TRAIN, "evaluate", folder / "epochs", "--data", "demo"])
+    assert re.search(r"^mistral-tiny: loss .* on 131 samples of demo$", text, re.M) and "--" not in text, text
     # A start without steps to do keeps the records of those that were done.
     train = [TRAIN, "--model", *flags, "--global-batch", "4", "--lr", "0", "--peak-seconds", "0.01", "--quiet", "--out", folder / "epochs"]
     run([*train, "--epochs", "1", "--resume", "auto"])
@@ -83,6 +86,21 @@ def check_evaluation(folder):
     assert "--evaluate: --resume auto found no checkpoint in " in missing, missing
     assert "no-such-model" in run([TRAIN, "evaluate", "no-such-model", "--data", "demo"], code=1)
     print("evaluate: loss and perplexity of weights and of a checkpoint, without files")
+
+
+def check_export(folder):
+    """A run's model is written without a run, and is the same; a run starts from it or from the run."""
+    text = run([TRAIN, "export", folder / "epochs", folder / "model"])
+    assert f"exporting {folder / 'epochs' / 'checkpoint'} after step " in text and f"model in {folder / 'model'}" in text, text
+    assert "memory" not in text and "warning" not in text and not (Path.cwd() / "results").exists(), text
+    evaluated = [run([TRAIN, "evaluate", place, "--data", "demo", "--seq", "64"]) for place in
+                 (folder / "model", folder / "epochs" / "checkpoint")]
+    losses = {re.search(r"loss ([0-9.]+), ", text)[1] for text in evaluated}
+    assert len(losses) == 1, losses
+    run([TRAIN, "export", folder / "nothing", folder / "model2"], code=1)
+    start = command(folder / "again", "--data", "demo", "--init", folder / "epochs")
+    assert f"weights of {folder / 'epochs'}" in run(start)
+    print("export: the model of a run")
 
 
 def check_messages(folder):
@@ -106,9 +124,13 @@ def check_report(folder):
     assert "has no steps.jsonl" in run([TRAIN, "report", folder], code=1)
     run(command(folder / "other", "--lr", "0.0005"))
     text = run([TRAIN, "compare", folder / "fine", folder / "other", "--html", folder / "compare.html"])
-    assert "tokens per second" in text and "\n  lr " in text, text
+    assert "tokens per second" in text and "\n  lr " in text and "* best of the runs" in text, text
+    assert text.endswith(f"curves in {folder / 'compare.html'}\n"), text
     names = [one["name"] for one in data_of(folder / "compare.html")["runs"]]
-    assert names == [str(folder / "fine"), str(folder / "other")], names
+    assert names == ["fine", "other"], names
+    both = run([TRAIN, "compare", folder])  # a folder of runs
+    assert re.match(r"\s+.*\bfine\b.*\bother\b", both), both
+    assert "*" not in run([TRAIN, "compare", folder / "fine"])
     # A folder in the way of report.html is a warning, not a failure.
     (folder / "blocked" / "report.html" / "x").mkdir(parents=True)
     assert "no report.html" in run(command(folder / "blocked"))
@@ -178,7 +200,8 @@ def check_tensorboard(folder):
         sys.exit(77)
     run(command(folder / "run", "--eval-split", "0.2", "--eval-every", 3))
     for _ in range(2):  # the second time replaces the first
-        run([sys.executable, sys.argv[2], folder / "run", "--to", "tensorboard"])
+        text = run([sys.executable, sys.argv[2], folder / "run", "--to", "tensorboard"])
+        assert f"look at them with: tensorboard --logdir {folder}/run/tensorboard\n" in text, text
     events = EventAccumulator(str(folder / "run" / "tensorboard"))
     events.Reload()
     steps = [json.loads(line) for line in (folder / "run" / "steps.jsonl").read_text().splitlines()]
@@ -202,6 +225,7 @@ with tempfile.TemporaryDirectory() as name:
     else:
         check_gates(Path(name))
         check_evaluation(Path(name))
+        check_export(Path(name))
         check_messages(Path(name))
         check_report(Path(name))
         check_prometheus(Path(name))

@@ -230,8 +230,7 @@ TEST_CASE("sizes are compared with the files and the memory before anything is a
                  ", 64], but config.json makes it [16000000, 64]"});
   config["hidden_size"] = 1'000'000;
   options.model = folder.write("large.json", config.dump()).string();
-  check_refused(1, options,
-                {": the share of a rank in this machine is ", "check the sizes in config"});
+  check_refused(1, options, {": each rank's share of the memory", "check the sizes in config"});
   options.dry_run = true;  // plans for other machines
   CHECK(failures_of_job(1, options).front().find("check the sizes") == std::string::npos);
 }

@@ -9,6 +9,7 @@ namespace busbw {
 
 atoll::Config config_of(const Options& options) {
   atoll::Config config = atoll::Config::from_env();
+  config.owns_process = 1;
   if (!options.algorithm.empty()) {
     config.algorithm = options.algorithm;
     if (options.algorithm.find(':') == std::string::npos) {

@@ -1,6 +1,7 @@
 // atoll-busbw: measures the bus bandwidth of collectives, with options and output of nccl-tests.
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -196,8 +197,15 @@ int run_job(const Options& options, const busbw::CommandLine& command) {
   return status;
 }
 
+// Leaves standard output to the report, and prints everything else on standard error.
+void redirect_table(Options& options) {
+  std::fflush(stdout);
+  options.json = fmt::format("/dev/fd/{}", dup(STDOUT_FILENO));
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+}
+
 int run(int argc, char** argv, busbw::Speaks speaker) {
-  const auto options = busbw::parse_options(argc, argv, speaker);
+  auto options = busbw::parse_options(argc, argv, speaker);
   if (!options) return exit_ok;
   // These modes only read files. They start no job, so they work in any environment.
   if (!options->flight.empty()) {
@@ -209,6 +217,7 @@ int run(int argc, char** argv, busbw::Speaks speaker) {
     busbw::write_file(options->tune.front().string(), busbw::tune(curves));
     return exit_ok;
   }
+  if (options->json == "-") redirect_table(*options);
   return run_job(*options, {.arguments = {argv, argv + argc}, .start_time = busbw::local_time()});
 }
 

@@ -27,6 +27,31 @@ double parse_number(const std::string& text, const char* what) {
   return value;
 }
 
+// GB/s of a bus bandwidth, with or without the unit.
+double parse_limit(const std::string& text) {
+  std::string number = text;
+  for (const char* unit : {"GB/s", "gb/s", " "})
+    if (number.ends_with(unit)) number.resize(number.size() - std::string_view(unit).size());
+  const double limit = parse_number(number, "--limit");
+  if (limit <= 0) refuse("--limit " + text + ": must be above 0 GB/s");
+  return limit;
+}
+
+// Turns a percentage into a share.
+std::string as_share(const std::string& text) {
+  double percent = 0;
+  const bool is_percent =
+      text.ends_with('%') && CLI::detail::lexical_cast(text.substr(0, text.size() - 1), percent);
+  return is_percent ? fmt::format("{}", percent / 100) : text;
+}
+
+// Refuses the name of a file of another kind for a report in JSON.
+std::string json_name(const std::string& file) {
+  const std::string extension = std::filesystem::path(file).extension();
+  const bool is_other = extension == ".csv" || extension == ".tsv" || extension == ".html";
+  return is_other ? fmt::format("{}: the report is JSON, so use FILE.json", file) : std::string();
+}
+
 template <class Known, std::size_t size, class Parse>
 std::vector<Known> parse_list(const std::string& text, const std::array<Known, size>& all,
                               std::string_view option, Parse parse) {
@@ -213,15 +238,18 @@ void declare_output(CLI::App& app, Options& o) {
         if (text == "machine") return;
         o.limit_from = text == "off" ? LimitFrom::nothing : LimitFrom::given;
         if (text == "off") return;
-        o.limit_busbw = parse_number(text, "--limit");
-        if (o.limit_busbw <= 0) refuse("--limit " + text + ": must be above 0 GB/s");
+        o.limit_busbw = parse_limit(text);
       });
-  add<double>(app, "--expect", "",
-              "share of the limit that every row must reach, for example 0.85 for 85 %",
+  add<double>(app, "--expect", "", "share of the limit that every row must reach, 0.85 or 85%",
               [&o](double share) { o.expect = share; })
+      ->transform(as_share)
       ->check(cli::number([](double share) { return share > 0 && share <= 1; },
-                          "above 0 and at most 1, as in 0.85"));
-  app.add_option("-J,--output_file,--json", o.json, "file for the complete report as JSON");
+                          "above 0 and at most 1, as in 0.85 or 85%; for GB/s use --limit 100 "
+                          "--expect 0.9"));
+  app.add_option("-J,--output_file,--json", o.json,
+                 "file for the complete report as JSON; -: standard output, and the table on "
+                 "standard error")
+      ->check(json_name);
   app.add_option("--save", o.save, "file for the measured curve, which --tune reads");
   app.add_option("--plot", o.plot, "page for a browser with a plot of bus bandwidth over size")
       ->check([](const std::string& file) {
@@ -235,7 +263,8 @@ void declare_output(CLI::App& app, Options& o) {
 void declare_gpu_habits(CLI::App& app, Options& o) {
   app.option_defaults()->group("Options of nccl-tests, so that its scripts run unchanged");
   fixed(app, "-t,--nthreads", "1", "must be 1: a rank is a process");
-  fixed(app, "-g,--ngpus", "1", "must be 1: a rank is a process");
+  fixed(app, "-g,--ngpus", "1",
+        "must be 1: a rank is a process, so start N ranks with mpirun -n N");
   ignored(app, "-p,--parallel_init", 0, o.notes);
   ignored(app, "-y,--stream_null", 0, o.notes);
   ignored(app, "-G,--cudagraph", 0, o.notes);
@@ -269,6 +298,23 @@ void check(Options& o, const CLI::App& app) {
   if (o.latency_skip >= o.iterations) refuse("-K must be less than -n");
   if (o.expect && o.limit_from == LimitFrom::nothing)
     refuse("--expect needs a limit: remove --limit off");
+}
+
+constexpr cli::ForeignName foreign_flags[] = {
+    {"csv", "--json (or -J FILE.json)"},
+    {"output", "--json"},
+    {"np", "mpirun -n N"},
+    {"min-bw", "--limit"},
+    {"format", "--json"},
+};
+
+// A hint for the programs of nccl-tests, whose names are words here.
+std::string collective_hint(const CLI::App& app) {
+  for (std::string word : app.remaining()) {
+    if (word.ends_with("_perf")) word.resize(word.size() - std::string_view("_perf").size());
+    if (collective_from_name(word)) return fmt::format("; use --collective {}", word);
+  }
+  return {};
 }
 
 constexpr const char* footer =
@@ -308,7 +354,7 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
   declare_output(app, options);
   declare_gpu_habits(app, options);
   // --pairs measures all ranks, has its own verdict, and writes --json only.
-  for (const char* other : {"--axis", "--expect", "--plot", "--save"})
+  for (const char* other : {"--axis", "--expect", "--limit", "--plot", "--save"})
     app.get_option("--pairs")->excludes(app.get_option(other));
   app.footer(footer);
   cli::add_common_options(app, {},
@@ -320,7 +366,7 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
     if (speaks == Speaks::yes) app.exit(request);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    throw std::runtime_error(cli::complaint(app, error));
+    throw std::runtime_error(cli::complaint(app, error, foreign_flags) + collective_hint(app));
   }
   read_environment(options);
   check(options, app);

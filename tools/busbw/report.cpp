@@ -166,10 +166,16 @@ Verdict judge(std::span<const Row> rows, std::optional<double> wanted_busbw) {
 
 std::string footer_lines(const Verdict& verdict) {
   std::string_view bandwidth;
+  std::string required;
   if (verdict.wanted_busbw) bandwidth = verdict.is_bandwidth_fine() ? "OK" : "FAILED";
+  if (!verdict.is_bandwidth_fine())
+    required = fmt::format("# below {:.6g} GB/s, which is {} x NCCL_TESTS_MIN_BW ({:.6g})\n#\n",
+                           bandwidth_margin * *verdict.wanted_busbw, bandwidth_margin,
+                           *verdict.wanted_busbw);
   return fmt::format("# {:<20} : {} {}\n# {:<20} : {:.6g} {}\n#\n", "Out of bounds values",
                      verdict.wrong_rows, verdict.wrong_rows == 0 ? "OK" : "FAILED",
-                     "Avg bus bandwidth", verdict.average_busbw, bandwidth);
+                     "Avg bus bandwidth", verdict.average_busbw, bandwidth) +
+         required;
 }
 
 std::string limit_lines(std::span<const Row> rows, const Layout& layout) {

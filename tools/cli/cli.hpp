@@ -51,14 +51,28 @@ std::string words_type(const std::vector<std::string>& words);
 
 // --- config_file.cpp: files with the flags of a command line, as TOML (https://toml.io) ---
 
-// Adds --config FILE: each line NAME = VALUE sets the option --NAME, and the command line overrides
-// it. For a file that is not TOML, an unknown name, a table, or a list for an option with one
-// value, parsing throws CLI::Error, as for wrong flags; the text names the line.
-CLI::Option* add_config_option(CLI::App& app);
+// A flag of other programs, without hyphens and in lower case, with "-" between words, and ours.
+struct ForeignName {
+  std::string_view theirs;
+  std::string_view ours;
+};
+
+// If the command line has the option `typed`, the option `instead_of` of the file does not count.
+struct Replaces {
+  std::string_view typed, instead_of;
+};
+
+// Adds --config FILE: each line NAME = VALUE sets the option --NAME, also with "_" for "-", and the
+// command line overrides it. For a file that is not TOML, unknown names, a table, or a list for an
+// option with one value, parsing throws CLI::Error, as for wrong flags; the text names the file and
+// each line, and suggests names as complaint() does. `foreign` and `replaces` must outlive the app.
+CLI::Option* add_config_option(CLI::App& app, std::span<const ForeignName> foreign = {},
+                               std::span<const Replaces> replaces = {});
 
 // Returns a file for --config, from a parsed app: a line for each option that was given, and after
-// them the other options as comments with their default values.
-std::string config_text(const CLI::App& app);
+// them the other options as comments with their default values, but for those that a given option
+// replaces.
+std::string config_text(const CLI::App& app, std::span<const Replaces> replaces = {});
 
 // --- help.cpp: --help and --help-all, in lines that fit the terminal, at most 100 columns ---
 
@@ -66,18 +80,17 @@ void add_help(CLI::App& app, std::vector<std::string> common, Commands commands)
 
 // --- complaint.cpp: the line that a program prints for a wrong command line ---
 
-// A flag of other programs, without hyphens and in lower case, with "-" between words, and ours.
-struct ForeignName {
-  std::string_view theirs;
-  std::string_view ours;
-};
-
 // Returns the word of `words` that is most similar to `word`; "" if none is similar. The comparison
 // ignores case and leading hyphens, and treats "_" as "-".
 std::string nearest(std::string_view word, const std::vector<std::string>& words);
 
-// Returns what is wrong. For an unknown flag it suggests the flag that `foreign` gives for its
-// name, or the one with the most similar name, and for an unknown value the most similar one.
+// Returns "; did you mean --lr?", "; use another program" or "" for a name that is no flag of the
+// app, with or without hyphens.
+std::string hint(const CLI::App& app, std::string_view name, std::span<const ForeignName> foreign);
+
+// Returns what is wrong, with a line for each unknown flag. For an unknown flag it suggests the flag
+// that `foreign` gives for its name, or the one with the most similar name, and for an unknown value
+// the most similar one.
 std::string complaint(const CLI::App& app, const CLI::Error& error,
                       std::span<const ForeignName> foreign = {});
 

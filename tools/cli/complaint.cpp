@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <numeric>
 #include <utility>
@@ -52,7 +53,27 @@ std::string meant(const CLI::App& app, const std::string& name,
   return found.empty() ? "" : "--" + found;
 }
 
-// The words of "--flag: word not in {a,b}", which CLI::IsMember throws, and "word".
+bool is_flag(const std::string& word) { return word.starts_with("--"); }
+
+std::string ask(const std::string& suggestion) {
+  return suggestion.empty() ? "" : "; did you mean " + suggestion + "?";
+}
+
+// Returns what is wrong with a word that the program does not take. `value` follows a flag.
+std::string extra(const CLI::App& app, const std::string& word, const std::string& value,
+                  std::span<const ForeignName> foreign) {
+  if (is_flag(word)) {
+    return fmt::format("{}{}: there is no such flag{}", word.substr(0, word.find('=')), value,
+                       hint(app, word, foreign));
+  }
+  const bool is_config = app.get_option_no_throw("--config") != nullptr &&
+                         std::ranges::any_of(std::array{".toml", ".yaml", ".yml"},
+                                             [&](const char* end) { return word.ends_with(end); });
+  return "unexpected argument: " + word + (is_config ? ask("--config " + word) : "");
+}
+
+// The refused word and the accepted words of "--flag: WORD not in {a,b}", the error of
+// CLI::IsMember.
 struct NotIn {
   std::string word;
   std::vector<std::string> words;
@@ -81,30 +102,30 @@ std::string nearest(std::string_view word, const std::vector<std::string>& words
   return found;
 }
 
+std::string hint(const CLI::App& app, std::string_view name, std::span<const ForeignName> foreign) {
+  // The counterpart of another program's flag may be a program or an environment variable.
+  const std::string ours = meant(app, plain(name), foreign);
+  return ours.empty() || is_flag(ours) ? ask(ours) : "; use " + ours;
+}
+
 std::string complaint(const CLI::App& app, const CLI::Error& error,
                       std::span<const ForeignName> foreign) {
   std::string what = error.what();
   if (const auto at = what.find(": At Most 1 required"); at != what.npos) {
     return what.substr(0, at) + ": the flag is given more than once";
   }
-  const auto ask = [](const std::string& suggestion) {
-    return suggestion.empty() ? "" : "; did you mean " + suggestion + "?";
-  };
   if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     const NotIn wrong = not_in(what);
     return what + ask(nearest(wrong.word, wrong.words));
   }
+  std::vector<std::string> lines;
   const std::vector<std::string> words = app.remaining();
-  const auto flag =
-      std::ranges::find_if(words, [](const std::string& word) { return word.starts_with("--"); });
-  if (flag == words.end()) {
-    return fmt::format("unexpected argument{}: {}", words.size() == 1 ? "" : "s",
-                       fmt::join(words, " "));
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const bool has_value = is_flag(words[i]) && i + 1 < words.size() && !is_flag(words[i + 1]);
+    lines.push_back(extra(app, words[i], has_value ? " " + words[i + 1] : "", foreign));
+    if (has_value) ++i;
   }
-  const std::string ours = meant(app, plain(*flag), foreign);
-  // The counterpart of another program's flag may be a program or an environment variable.
-  return fmt::format("{}: there is no such flag{}", flag->substr(0, flag->find('=')),
-                     ours.empty() || ours.starts_with("--") ? ask(ours) : "; use " + ours);
+  return fmt::format("{}", fmt::join(lines, "\n  "));
 }
 
 }  // namespace cli

@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,10 +26,15 @@ std::string toml_text(std::string_view value) {
   return out.str();
 }
 
+// What is wrong with a line of the file.
+struct Wrong {
+  std::size_t line;
+  std::string text;
+};
+
 template <class... Values>
 [[noreturn]] void refuse(std::size_t line, fmt::format_string<Values...> text, Values&&... values) {
-  throw CLI::ConversionError(fmt::format("--config: line {}: {}", line,
-                                         fmt::format(text, std::forward<Values>(values)...)));
+  throw Wrong{line, fmt::format(text, std::forward<Values>(values)...)};
 }
 
 bool is_flag(const CLI::Option& option) { return option.get_expected_min() == 0; }
@@ -43,53 +49,86 @@ std::string text_of(const toml::node& node, std::string_view name) {
          toml_text(name));
 }
 
+bool is_given(const CLI::App& app, std::string_view name) {
+  const CLI::Option* const option = app.get_option_no_throw(std::string(name));
+  return option != nullptr && option->count() > 0;
+}
+
+// Whether an option that was given takes the place of this one.
+bool is_replaced(const CLI::App& app, std::span<const Replaces> replaces, const std::string& flag) {
+  return std::ranges::any_of(replaces, [&](const Replaces& pair) {
+    return pair.instead_of == flag && is_given(app, pair.typed);
+  });
+}
+
 class Reader final : public CLI::Config {
  public:
-  explicit Reader(const CLI::App& app) : app_(app) {}
+  Reader(const CLI::App& app, std::span<const ForeignName> foreign,
+         std::span<const Replaces> replaces)
+      : app_(app), foreign_(foreign), replaces_(replaces) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     toml::table table;
     try {
       table = toml::parse(input);
     } catch (const toml::parse_error& error) {
-      throw CLI::ConversionError(fmt::format("--config {}: line {}: not whole TOML: {}", files(),
-                                             error.source().begin.line, error.description()));
+      throw complaint_on({{error.source().begin.line,
+                           fmt::format("must be TOML: NAME = VALUE ({})", error.description())}});
     }
     std::vector<CLI::ConfigItem> lines;
+    std::vector<Wrong> wrong;
     std::map<const CLI::Option*, std::string> names;  // by the flag that they set
     for (const auto& [key, node] : table) {
-      CLI::ConfigItem line = item(key.str(), node);
-      const auto [other, is_new] =
-          names.try_emplace(app_.get_option_no_throw("--" + line.name), line.name);
-      if (!is_new) {
-        refuse(node.source().begin.line, "{} and {} are names of one flag: remove one of them",
-               toml_text(other->second), toml_text(line.name));
+      try {
+        CLI::ConfigItem line = item(key.str(), node);
+        const auto* const option = app_.get_option_no_throw("--" + line.name);
+        const auto [other, is_new] = names.try_emplace(option, key.str());
+        if (!is_new) {
+          refuse(node.source().begin.line, "{} and {} are names of one flag: remove one of them",
+                 toml_text(other->second), toml_text(key.str()));
+        }
+        // The file is read after the command line.
+        const bool counts = !is_replaced(app_, replaces_, "--" + option->get_lnames().front());
+        if (counts && !line.inputs.empty()) lines.push_back(std::move(line));
+      } catch (Wrong& one) {
+        wrong.push_back(std::move(one));
       }
-      if (!line.inputs.empty()) lines.push_back(std::move(line));
     }
+    if (!wrong.empty()) throw complaint_on(std::move(wrong));
     return lines;
   }
 
   std::string to_config(const CLI::App*, bool, bool, std::string) const override { return {}; }
 
  private:
-  std::string files() const {
-    return fmt::format("{}",
-                       fmt::join(app_.get_config_ptr()->as<std::vector<std::string>>(), ", "));
+  CLI::ConversionError complaint_on(std::vector<Wrong> wrong) const {
+    std::ranges::sort(wrong, {}, &Wrong::line);
+    std::vector<std::string> lines;
+    for (const Wrong& one : wrong) lines.push_back(fmt::format("line {}: {}", one.line, one.text));
+    const auto files = app_.get_config_ptr()->as<std::vector<std::string>>();
+    return CLI::ConversionError(
+        fmt::format("--config {}: {}", fmt::join(files, ", "), fmt::join(lines, "\n  ")));
+  }
+
+  // Returns what is wrong with a name that the file cannot set.
+  std::string no_flag(const std::string& name) const {
+    const bool is_known = app_.get_option_no_throw("--" + name) != nullptr;
+    std::string meant = is_known ? "" : hint(app_, name, foreign_);
+    if (const auto at = meant.find(" --"); at != meant.npos) meant.erase(at + 1, 2);
+    return toml_text(name) + " is no flag that a file can set" +
+           (meant.empty() ? ": write the names of --help-all without the first hyphens" : meant);
   }
 
   // An empty list gives an item without inputs, as if the option was left out.
   CLI::ConfigItem item(std::string_view name, const toml::node& node) const {
     const auto line = node.source().begin.line;
-    const CLI::Option* const option = app_.get_option_no_throw("--" + std::string(name));
-    if (option == nullptr || !option->get_configurable()) {
-      refuse(line,
-             "{} is no flag that a file can set: write the names of --help-all without "
-             "the first hyphens",
-             toml_text(name));
-    }
     CLI::ConfigItem result;
     result.name = name;
+    std::ranges::replace(result.name, '_', '-');
+    const CLI::Option* const option = app_.get_option_no_throw("--" + result.name);
+    if (option == nullptr || !option->get_configurable()) {
+      refuse(line, "{}", no_flag(std::string(name)));
+    }
     const toml::array* const list = node.as_array();
     if (list != nullptr) {
       for (const toml::node& element : *list) result.inputs.push_back(text_of(element, name));
@@ -110,6 +149,8 @@ class Reader final : public CLI::Config {
   }
 
   const CLI::App& app_;
+  std::span<const ForeignName> foreign_;
+  std::span<const Replaces> replaces_;
 };
 
 // Returns a number as text_of() returns it; nothing for other texts.
@@ -141,16 +182,24 @@ std::string value_of(const CLI::Option& option) {
   return '[' + list + ']';
 }
 
+std::string default_of(const CLI::Option& option) {
+  // A switch that has a name to turn it off is usually on.
+  if (is_flag(option)) return option.get_fnames().empty() ? "false" : "true";
+  const std::string text = option.get_default_str();
+  return option.get_items_expected_max() > 1 && text == "[]" ? text : written(option, text);
+}
+
 }  // namespace
 
-CLI::Option* add_config_option(CLI::App& app) {
-  app.config_formatter(std::make_shared<Reader>(app));
+CLI::Option* add_config_option(CLI::App& app, std::span<const ForeignName> foreign,
+                               std::span<const Replaces> replaces) {
+  app.config_formatter(std::make_shared<Reader>(app, foreign, replaces));
   return app.set_config("--config", "",
                         "TOML file with a line NAME = VALUE for each flag, as --print-config "
                         "writes it; flags of the command line override it");
 }
 
-std::string config_text(const CLI::App& app) {
+std::string config_text(const CLI::App& app, std::span<const Replaces> replaces) {
   const auto options = app.get_options([](const CLI::Option* option) {
     return option->get_configurable() && option->nonpositional() && !option->get_group().empty();
   });
@@ -159,12 +208,8 @@ std::string config_text(const CLI::App& app) {
     const std::string name = option->get_single_name();
     if (option->count() > 0) {
       given += fmt::format("{} = {}\n", name, value_of(*option));
-    } else if (is_flag(*option)) {
-      others += fmt::format("# {}\n", name);
-    } else if (option->get_items_expected_max() > 1 && option->get_default_str() == "[]") {
-      others += fmt::format("# {} = []\n", name);
-    } else {
-      others += fmt::format("# {} = {}\n", name, written(*option, option->get_default_str()));
+    } else if (!is_replaced(app, replaces, "--" + name)) {
+      others += fmt::format("# {} = {}\n", name, default_of(*option));
     }
   }
   return fmt::format("# Flags of {} {}. Lines that begin with # are defaults.\n{}\n{}",

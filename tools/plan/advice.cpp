@@ -95,6 +95,12 @@ std::string settings(const Job& job) {
                      job.mesh.replicate, job.mesh.shard, job.micro_batch, name(job.recompute));
 }
 
+// The share of a rank's memory that a candidate needs; 0 if the memory is not known.
+double used_share(const Candidate& candidate) {
+  const auto limit = static_cast<double>(candidate.job.cluster.compute.memory_bytes);
+  return limit > 0 ? all_bytes(candidate) / limit : 0;
+}
+
 }  // namespace
 
 std::string reason(const std::vector<Candidate>& found) {
@@ -148,22 +154,22 @@ std::string other_mesh(const std::vector<Candidate>& found) {
            : std::string("It is so on a slower fabric as well"));
 }
 
-std::string tight(const std::vector<Candidate>& found) {
+const Candidate* with_spare_memory(const std::vector<Candidate>& found) {
   // The mean error of predicted memory (tests/planner/field_runs.py) is a tenth.
-  constexpr double safe = 0.9;
+  const auto other = std::ranges::find_if(
+      found, [](const Candidate& candidate) { return used_share(candidate) <= 0.9; });
+  return other == found.end() ? nullptr : &*other;
+}
+
+std::string tight(const std::vector<Candidate>& found) {
   if (found.empty() || !found.front().prediction.fits) return {};
-  const auto share = [](const Candidate& candidate) {
-    const auto limit = static_cast<double>(candidate.job.cluster.compute.memory_bytes);
-    return limit > 0 ? all_bytes(candidate) / limit : 0;
-  };
-  if (share(found.front()) <= safe) return {};
+  const Candidate* const other = with_spare_memory(found);
+  if (other == &found.front()) return {};
   std::string text = fmt::format(
       "The first line needs {:.0f} % of a rank's memory, and predicted memory is off by a tenth on "
       "average",
-      100 * share(found.front()));
-  const auto other = std::ranges::find_if(
-      found, [&](const Candidate& candidate) { return share(candidate) <= safe; });
-  if (other == found.end()) return text;
+      100 * used_share(found.front()));
+  if (other == nullptr) return text;
   return text + fmt::format(". With a tenth to spare: {}, {:.0f} tokens/s", settings(other->job),
                             other->prediction.tokens_per_s);
 }

@@ -137,7 +137,9 @@ std::vector<std::string> take(std::string& text, const std::regex& pattern) {
   return groups;
 }
 
-std::optional<Network> network_of(std::string inter) {
+// In a text such as "8x50GB/s" a large B means bytes; other rates are bits.
+std::optional<Network> network_of(const std::string& text) {
+  std::string inter = lower(text);
   for (const std::string_view times : {"\u00d7", "*"}) {
     for (std::size_t at = inter.find(times); at != inter.npos; at = inter.find(times))
       inter.replace(at, times.size(), "x");
@@ -148,11 +150,13 @@ std::optional<Network> network_of(std::string inter) {
                 (has(inter, "ethernet") && !has(inter, "roce"));
   static const std::regex several("(^|[ ,;:(/])([0-9]{1,3}) ?(?:x(?!dr)|(?=xdr))");
   if (const auto found = take(inter, several); !found.empty()) network.nics = std::stoi(found[2]);
-  // "400g", "400 gb/s" and "3.2t" are bits; "ndr200" is a part of a port.
+  // "400g", "400 Gb/s" and "3.2t" are bits; "ndr200" is a part of a port.
   static const std::regex rate("([0-9]{1,5}(?:\\.[0-9]+)?) ?(t|g)");
   static const std::regex part("[exhnf]dr ?([0-9]{2,4})");
   if (const auto found = take(inter, rate); !found.empty()) {
-    network.gbit_s = std::stod(found[1]) * (found[2] == "t" ? 1000 : 1);
+    static const std::regex bytes("[0-9] ?[GTgt]B");
+    network.gbit_s = std::stod(found[1]) * (found[2] == "t" ? 1000 : 1) *
+                     (std::regex_search(text, bytes) ? 8 : 1);
   } else if (const auto of_port = take(inter, part); !of_port.empty()) {
     network.gbit_s = std::stod(of_port[1]);
   } else {
@@ -243,6 +247,38 @@ atoll::ComputeModel compute_of(const ClusterText& text) {
   return model;
 }
 
+// Sets the links inside a host from the texts in small letters.
+void set_inside(KnownCluster& known, const ClusterText& text, const std::string& gpu,
+                const std::string& intra) {
+  Cluster& cluster = known.cluster;
+  auto inside = intra_rates_of(gpu, intra, text.ranks_per_host, text.links_gbyte_s);
+  if (!inside && text.links_gbyte_s > 0)
+    inside = Rates{0.8 * text.links_gbyte_s, 0, "estimate: 80 % of the links of the topology"};
+  if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
+  const Rates rates = over_links(inside.value_or(*intra_rates_of(gpu, "", text.ranks_per_host, 0)),
+                                 gpu, text.links_gbyte_s);
+  cluster.fabric.intra_gbyte_s = rates.ring;
+  cluster.fabric.nvls_gbyte_s = rates.nvls;
+  cluster.inside_source = rates.source;
+  if (intra.empty() && !has_model(gpu)) cluster.inside_source += ", by assumption: --intra sets it";
+}
+
+void set_between(KnownCluster& known, const ClusterText& text) {
+  Cluster& cluster = known.cluster;
+  const std::string& inter = text.inter;
+  const Network usual{.gbit_s = 400, .nics = 8};
+  const auto network = inter.empty() ? usual : network_of(inter);
+  if (!network) known.unknown.push_back(fmt::format("inter \"{}\"", text.inter));
+  const Network used = joined_nics(network ? *network : usual, text.ranks_per_host);
+  cluster.fabric.inter_gbyte_s = used.nics * used.gbit_s / 8;
+  cluster.fabric.nics = used.nics;
+  cluster.fabric.fabric = used.tcp ? atoll::Fabric::tcp : atoll::Fabric::rdma;
+  cluster.between_source = fmt::format(
+      "{}; {}", inter.empty() ? "8x400G by assumption" : text.inter_source + ": " + text.inter,
+      used.tcp ? "half of it over TCP, by estimate"
+               : "efficiencies by size (SimAI, NSDI'25; aliyun/SimAI, inputs/ratio)");
+}
+
 }  // namespace
 
 bool has_model(const std::string& gpu) {
@@ -257,7 +293,10 @@ bool has_model(const std::string& gpu) {
 ClusterText read_topology(const std::string& what) {
   const atoll::Topology topology =
       what == "here" ? atoll::Topology::discover_local() : atoll::load_topology(what);
-  train::require(!topology.gpus.empty(), "--topology {}: the machine has no GPUs", what);
+  train::require(!topology.gpus.empty(),
+                 "--topology {}: the machine has no GPUs: for ranks on CPUs use --gpu CPU "
+                 "--gpus-per-host RANKS instead",
+                 what);
   ClusterText text;
   const auto islands = atoll::find_islands(topology);
   // Hosts whose GPUs share one NVLink fabric, as those of a rack of GB200, count as one host.
@@ -280,7 +319,7 @@ ClusterText read_topology(const std::string& what) {
     const bool up = nic.state.empty() || nic.state == "active";
     if (!on_host(nic) || nic.is_virtual || !up || !nic.rate_gbit_s) continue;
     if (*nic.rate_gbit_s < rate) continue;
-    if (*nic.rate_gbit_s > rate) nics = 0;  // only the fastest NICs join the hosts
+    if (*nic.rate_gbit_s > rate) nics = 0;  // counts only the fastest NICs as links between hosts
     rate = *nic.rate_gbit_s;
     ++nics;
   }
@@ -295,34 +334,34 @@ KnownCluster cluster_of(const ClusterText& text) {
   cluster.hosts = text.hosts;
   cluster.ranks_per_host = text.ranks_per_host;
   cluster.compute = compute_of(text);
-  const std::string gpu = lower(text.gpu), intra = lower(text.intra), inter = lower(text.inter);
+  const std::string gpu = lower(text.gpu), intra = lower(text.intra);
   const auto of_model = static_cast<double>(cluster.compute.memory_bytes);
   if (const std::uint64_t memory = memory_in(gpu);
       std::abs(static_cast<double>(memory) / of_model - 1) > 0.05 && memory > 0 &&
       text.memory_gib == 0)
     cluster.compute.memory_bytes = memory;
-  auto inside = intra_rates_of(gpu, intra, text.ranks_per_host, text.links_gbyte_s);
-  if (!inside && text.links_gbyte_s > 0)
-    inside = Rates{0.8 * text.links_gbyte_s, 0, "estimate: 80 % of the links of the topology"};
-  if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
-  const Rates rates = over_links(inside.value_or(*intra_rates_of(gpu, "", text.ranks_per_host, 0)),
-                                 gpu, text.links_gbyte_s);
-  cluster.fabric.intra_gbyte_s = rates.ring;
-  cluster.fabric.nvls_gbyte_s = rates.nvls;
-  cluster.inside_source = rates.source;
-  const Network usual{.gbit_s = 400, .nics = 8};
-  const auto network = inter.empty() ? usual : network_of(inter);
-  if (!network) known.unknown.push_back(fmt::format("inter \"{}\"", text.inter));
-  const Network used = joined_nics(network ? *network : usual, text.ranks_per_host);
-  cluster.fabric.inter_gbyte_s = used.nics * used.gbit_s / 8;
-  cluster.fabric.nics = used.nics;
-  cluster.fabric.fabric = used.tcp ? atoll::Fabric::tcp : atoll::Fabric::rdma;
+  if (cluster.is_cpu()) {
+    // The ranks of a host share its memory.
+    cluster.compute.memory_bytes /= static_cast<std::uint64_t>(std::max(1, text.ranks_per_host));
+    assume_links_of_cpus(cluster);
+  }
   cluster.fabric.most_gbyte_s = text.busbw;
-  cluster.between_source = fmt::format(
-      "{}; {}", inter.empty() ? "8x400G by assumption" : text.inter_source + ": " + text.inter,
-      used.tcp ? "half of it over TCP, by estimate"
-               : "efficiencies by size (SimAI, NSDI'25; aliyun/SimAI, inputs/ratio)");
+  if (!cluster.is_cpu() || !intra.empty()) set_inside(known, text, gpu, intra);
+  if (!cluster.is_cpu() || !text.inter.empty()) set_between(known, text);
   return known;
+}
+
+void assume_links_of_cpus(Cluster& cluster) {
+  // A collective computes on the cores of its rank, and between hosts mostly waits for the wire.
+  // Inside a host it copies each byte four times.
+  cluster.fabric = {};
+  cluster.fabric.compute_share = 1;
+  cluster.fabric.inter_compute_share = 0.2;
+  cluster.fabric.fabric = atoll::Fabric::tcp;
+  cluster.fabric.intra_gbyte_s = cluster.compute.memory_gbyte_s / 4;
+  cluster.fabric.inter_gbyte_s = 1;
+  cluster.inside_source = "estimate: a quarter of the rate of a copy";
+  cluster.between_source = "estimate: 8 Gbit/s over TCP";
 }
 
 }  // namespace plan

@@ -36,8 +36,12 @@ struct KnownCluster {
 // Whether the table of GPUs has this GPU.
 bool has_model(const std::string& gpu);
 
-// Throws Error(not_found) for an unknown GPU without all three published figures.
+// Throws Error(not_found) for an unknown GPU without all three published figures. The GPU "CPU" gives
+// each rank its share of the memory of a host.
 KnownCluster cluster_of(const ClusterText& text);
+
+// Sets estimates for the links of CPUs. --curve gives measured rates instead.
+void assume_links_of_cpus(Cluster& cluster);
 
 // Returns the texts of a machine: a file in any form that atoll-topo reads, a name of its catalog
 // ("hgx-h100", "hgx-h100x16"), or "here" for this machine. All hosts must be alike. Throws

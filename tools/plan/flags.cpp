@@ -69,6 +69,7 @@ void declare_job(CLI::App& app, Flags& f) {
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--dtype", f.dtype,
                  "bf16 or f32, for parameters and activations, or auto: both are tried")
+      ->check(own_words("--dtype"))
       ->check(CLI::IsMember({"bf16", "f32", "auto"}));
   app.add_flag("--fp8", f.fp8,
                "products of the layers in 8-bit floating point, as of atoll-train, at the rate of "
@@ -87,6 +88,7 @@ void declare_job(CLI::App& app, Flags& f) {
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--strategy", f.strategy,
                  "sharding strategy, as of atoll-train; auto: all are tried")
+      ->check(own_words("--strategy"))
       ->check(strategy_names());
   app.add_option(
       "--mesh", f.mesh,
@@ -114,15 +116,20 @@ void declare_cluster(CLI::App& app, Flags& f) {
                  "H100")
       ->type_name(cli::words_type(atoll::compute_model_names()))
       ->default_str("H100");
-  const auto figure = [&](const char* flag, double& field, const char* what) {
-    app.add_option(flag, field,
-                   fmt::format("{} of the GPU by its data sheet; default: as of --gpu", what))
+  const auto figure = [&](const char* flag, double& field, const char* what,
+                          std::vector<Unit> units) {
+    app.add_option(flag, field, fmt::format("{} by its data sheet; default: as of --gpu", what))
+        ->transform(with_units(std::move(units)))
         ->check(above_zero)
         ->default_str("");
   };
-  figure("--peak", f.cluster.peak_tflops, "TFLOP/s of dense products in the type of --dtype");
-  figure("--memory", f.cluster.memory_gib, "GiB of memory");
-  figure("--bandwidth", f.cluster.memory_gbyte_s, "GB/s of the memory");
+  constexpr double gib_of_gb = 1e9 / (1 << 30);
+  figure("--peak", f.cluster.peak_tflops,
+         "TFLOP/s of dense products of the GPU in the type of --dtype", {{"tflops", 1}, {"t", 1}});
+  figure("--memory", f.cluster.memory_gib, "GiB of memory of the GPU, or of a host with CPUs",
+         {{"gib", 1}, {"g", 1}, {"gb", gib_of_gb}});
+  figure("--bandwidth", f.cluster.memory_gbyte_s, "GB/s of the memory of the GPU",
+         {{"gb/s", 1}, {"tb/s", 1000}});
   app.add_option(
          "--topology", f.topology,
          "FILE that atoll-topo reads, a machine of its catalog such as hgx-h100x16, or here: "
@@ -142,10 +149,9 @@ void declare_cluster(CLI::App& app, Flags& f) {
       "--intra", f.cluster.intra,
       "links inside a host: NVSwitch, NVLink, PCIe, or the GB/s of a ring; default: those "
       "of the GPU's usual board");
-  app.add_option(
-         "--inter", f.cluster.inter,
-         "links between hosts: 8x400G, 4xHDR, \"TCP 100G\"; default: those of --topology, or "
-         "8x400G")
+  app.add_option("--inter", f.cluster.inter,
+                 "links between hosts: 8x400G, 4xHDR, \"TCP 100G\", 8x50GB/s; default: those of "
+                 "--topology, or 8x400G")
       ->default_str("8x400G");
   app.add_option(
          "--busbw", f.cluster.busbw,
@@ -198,13 +204,16 @@ void declare_results(CLI::App& app, Flags& f) {
   app.add_flag("--growth", f.growth,
                "show tokens/s over the number of hosts, each with its best settings; the global "
                "batch grows with them, unless --global-batch fixes it");
-  app.add_option("--tokens", f.tokens, "tokens to train on, for hours and cost")
+  app.add_option("--tokens", f.tokens, "tokens to train on (1e12, 1T), for hours and cost")
+      ->transform(with_units({{"k", 1e3}, {"m", 1e6}, {"g", 1e9}, {"b", 1e9}, {"t", 1e12}}))
       ->check(not_below_zero);
   app.add_option("--price", f.price, "price of a GPU hour")
       ->check(not_below_zero)
       ->needs("--tokens");
-  app.add_option("--json", f.json, "file for the predictions");
-  app.add_option("--html", f.html, "file for a page with table, timeline, memory and growth");
+  app.add_option("--json", f.json, "file for the predictions; -: only these, on standard output")
+      ->check(file_name);
+  app.add_option("--html", f.html, "file for a page with table, timeline, memory and growth")
+      ->check(file_name);
   app.add_flag("--quiet", f.quiet, "show no progress of a long search or measurement");
 }
 
@@ -232,30 +241,6 @@ void declare(CLI::App& app, Flags& flags) {
                           {"--model", "--seq", "--global-batch", "--dtype", "--strategy", "--mesh",
                            "--lora-rank", "--gpu", "--topology", "--hosts", "--gpus-per-host",
                            "--intra", "--inter", "--explain", "--growth", "--json", "--html"});
-}
-
-std::span<const cli::ForeignName> foreign_flags() {
-  static constexpr cli::ForeignName all[] = {
-      {"nodes", "--hosts"},
-      {"nnodes", "--hosts"},
-      {"num-nodes", "--hosts"},
-      {"gpus", "--gpus-per-host"},
-      {"ngpus", "--gpus-per-host"},
-      {"num-gpus", "--gpus-per-host"},
-      {"gpus-per-node", "--gpus-per-host"},
-      {"nproc-per-node", "--gpus-per-host"},
-      {"batch-size", "--micro-batch"},
-      {"micro-batch-size", "--micro-batch"},
-      {"per-device-train-batch-size", "--micro-batch"},
-      {"gradient-accumulation-steps", "--micro-batches"},
-      {"seq-len", "--seq"},
-      {"seq-length", "--seq"},
-      {"max-length", "--seq"},
-      {"max-seq-length", "--seq"},
-      {"gradient-checkpointing", "--recompute full"},
-      {"model-name-or-path", "--model"},
-  };
-  return all;
 }
 
 void check(const Flags& flags) {

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/cli.hpp"
@@ -43,11 +45,26 @@ struct Flags {
 // must live as long as `app`.
 void declare(CLI::App& app, Flags& flags);
 
-// Flags of trainers and of launchers, and what has their place here.
-std::span<const cli::ForeignName> foreign_flags();
-
 // Throws Error(invalid_argument) for values that have no effect beside each other, or that need one
 // another.
 void check(const Flags& flags);
+
+// --- foreign.cpp: what other programs call flags and their values, and numbers with units ---
+
+// Flags of trainers and of launchers, and what has their place here.
+std::span<const cli::ForeignName> foreign_flags();
+
+// A check that names the word of this program for the word of another one.
+cli::Check own_words(std::string_view flag);
+
+// A transform() of CLI11: turns "1.5T" into a number. The names of units are in lower case.
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+std::function<std::string(std::string)> with_units(std::vector<Unit> units);
+
+// A check that refuses a flag as the name of a file.
+std::string file_name(const std::string& word);
 
 }  // namespace plan

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,12 +49,21 @@ train::Recompute recompute_from(const std::string& text) {
                                : train::Recompute::none;
 }
 
+std::vector<std::string> presets() {
+  const auto names = train::preset_names();
+  return {names.begin(), names.end()};
+}
+
 // The model that atoll-train finds by the same flags, without weights.
 train::ModelConfig named_model(const Flags& f) {
   train::RunOptions options;
   options.model = f.model;
   options.init = "none";
   options.lora_rank = f.lora_rank;
+  const std::string near = cli::nearest(f.model, presets());
+  train::require(train::is_preset(f.model) || near.empty() || f.model.find('/') != f.model.npos ||
+                     std::filesystem::exists(f.model),
+                 "--model {}: there is no such preset or file; did you mean {}?", f.model, near);
   train::ModelConfig model = train::find_model(options, f.vocab).config;
   if (f.vocab > 0) model.vocab = f.vocab;
   train::validate(model);
@@ -101,6 +111,12 @@ plan::ClusterText cluster_text(const Flags& f) {
   }
   if (f.hosts > 0) text.hosts = f.hosts;
   if (f.gpus_per_host > 0) text.ranks_per_host = f.gpus_per_host;
+  if (f.gpus_per_host == 0 && f.topology.empty() && plan::has_model(text.gpu) &&
+      atoll::find_compute_model(text.gpu).name == "GB200")
+    fmt::print(stderr,
+               "atoll-plan: warning: {} GB200 on a host, but a tray has 4 and a rack 72: "
+               "--gpus-per-host sets it\n",
+               text.ranks_per_host);
   text.busbw = f.cluster.busbw;
   train::require(!text.gpu.empty() || is_described,
                  "--topology {}: the file does not name the model of the GPUs: add --gpu",
@@ -146,6 +162,9 @@ void use_machine(const Flags& f, const plan::MeasuredMachine& machine, plan::Clu
   const bool alike = machine.ranks == cluster.ranks_per_host ||
                      machine.ranks == cluster.hosts * cluster.ranks_per_host;
   if (!machine.gpu.empty() || alike) return;
+  // The file has the share of a process in the memory of the machine.
+  cluster.compute.memory_bytes = machine.memory_bytes * static_cast<std::uint64_t>(machine.ranks) /
+                                 static_cast<std::uint64_t>(cluster.ranks_per_host);
   fmt::print(
       stderr,
       "atoll-plan: warning: --machine {}: {} processes measured at once, but {} ranks share a "
@@ -301,6 +320,15 @@ void explain(const Flags& f, const plan::PastRun& past, const std::vector<plan::
              plan::to_text(plan::lanes_of(plan::simulate(job, {.trace = true}).trace), lanes));
 }
 
+// The most hosts whose ranks divide the global batch, as the end of a sentence.
+std::string hosts_text(const Flags& f, const plan::Job& job) {
+  const std::int64_t of_host =
+      job.cluster.ranks_per_host * std::max<std::int64_t>(1, f.micro_batch);
+  int hosts = job.cluster.hosts - 1;
+  while (hosts > 0 && f.global_batch % (hosts * of_host) != 0) --hosts;
+  return hosts > 0 ? fmt::format("; or --hosts {}", hosts) : "";
+}
+
 void run(Flags& f, const CLI::App& app) {
   plan::check(f);
   plan::PastRun past;
@@ -328,7 +356,8 @@ void run(Flags& f, const CLI::App& app) {
   if (explains && f.mesh.empty() && f.strategy.starts_with("hybrid") && job.cluster.hosts > 1)
     space.meshes = {{job.cluster.hosts, job.cluster.ranks_per_host}};
   const auto assumptions = plan::assumptions(job, f);
-  fmt::print("{}", plan::to_text(assumptions));
+  const bool is_piped = f.json == "-";
+  if (!is_piped) fmt::print("{}", plan::to_text(assumptions));
   std::fflush(stdout);
   std::optional<train::PhaseDisplay> display;
   if (!f.quiet) display.emplace(stderr, train::progress_options_for(stderr).surface);
@@ -338,9 +367,9 @@ void run(Flags& f, const CLI::App& app) {
   const std::int64_t below = f.global_batch / once * once;
   train::require(!found.empty() || f.global_batch == below,
                  "--global-batch {}: it is not a multiple of {} ranks times the micro batch; the "
-                 "nearest: {}{}",
+                 "nearest: {}{}{}",
                  f.global_batch, job.ranks(), below > 0 ? fmt::format("{} and ", below) : "",
-                 below + once);
+                 below + once, hosts_text(f, job));
   train::require(
       !found.empty(),
       "--strategy {}: hybrid strategies need several hosts, or an even number of GPUs above 2",
@@ -352,7 +381,7 @@ void run(Flags& f, const CLI::App& app) {
   if (f.growth || !f.html.empty())
     findings.scaling = plan::scaling_of(findings.candidates.front(), space);
   display.reset();
-  plan::print(findings, f);
+  if (!is_piped) plan::print(findings, f);
   if (!f.json.empty()) plan::write_json(findings, f);
   if (!f.html.empty()) plan::write_page(std::move(findings), f);
 }

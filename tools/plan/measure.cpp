@@ -365,17 +365,7 @@ void use(const MeasuredMachine& machine, Cluster& cluster) {
   cluster.compute.memory_bytes = machine.memory_bytes;
   cluster.compute.memory_gbyte_s = machine.copy_gbyte_s;
   cluster.ranks_per_host = machine.ranks;
-  // A collective computes on the cores of its rank, and between hosts mostly waits for the wire.
-  // All values below are estimates: a collective inside a host copies each byte four times, and a
-  // host has a network of 8 Gbit/s. --curve gives measured rates instead.
-  cluster.fabric = {};
-  cluster.fabric.compute_share = 1;
-  cluster.fabric.inter_compute_share = 0.2;
-  cluster.fabric.fabric = atoll::Fabric::tcp;
-  cluster.fabric.intra_gbyte_s = cluster.compute.memory_gbyte_s / 4;
-  cluster.fabric.inter_gbyte_s = 1;
-  cluster.inside_source = "estimate: a quarter of the measured rate of a copy";
-  cluster.between_source = "estimate: 8 Gbit/s over TCP";
+  assume_links_of_cpus(cluster);
 }
 
 void add_curve(atoll::FabricModel& fabric, const std::filesystem::path& file) {

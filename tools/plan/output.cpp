@@ -45,10 +45,11 @@ void print_line(const Candidate& candidate, const Candidate& first, const Flags&
     remark += "  tied with the first";
   }
   fmt::print(
-      "{:<17} {:>7} {:>5} {:>14}  {:<9} {:>11.0f} {:>6.1f}% {:>8.1f}% {:>6.1f} GB {:>6.3f} s{}\n",
+      "{:<17} {:>7} {:>5} {:>14}  {:<9} {:>11.0f} {:>6.1f}% {:>8.1f}% {:>6.{}f} GB {:>6.3f} s{}\n",
       fsdp::name(job.strategy), fmt::format("{}x{}", job.mesh.replicate, job.mesh.shard),
       job.micro_batch, job.micro_batches, name(job.recompute), p.tokens_per_s, 100 * p.mfu,
-      100 * p.exposed_s / p.step_s, all_bytes(candidate) / 1e9, p.step_s, remark);
+      100 * p.exposed_s / p.step_s, all_bytes(candidate) / 1e9, all_bytes(candidate) < 5e8 ? 3 : 1,
+      p.step_s, remark);
 }
 
 // The parts of the memory of a rank, the largest first.
@@ -57,9 +58,11 @@ void print_memory(const Candidate& candidate) {
   std::ranges::stable_sort(parts, std::ranges::greater(), &MemoryPart::bytes);
   std::string text;
   for (const MemoryPart& part : parts) {
-    if (part.bytes == 0) continue;
-    text += fmt::format("{}{} {:.1f} GB", text.empty() ? "" : ", ", part.name,
-                        static_cast<double>(part.bytes) / 1e9);
+    if (part.bytes < 50'000) continue;  // 0.0 MB
+    const auto bytes = static_cast<double>(part.bytes);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", part.name,
+                        bytes < 5e7 ? fmt::format("{:.1f} MB", bytes / 1e6)
+                                    : fmt::format("{:.1f} GB", bytes / 1e9));
   }
   const bool is_atoll = candidate.job.framework == train::simulated::Framework::atoll;
   fmt::print("Memory of the first line{}: {}\n",
@@ -67,6 +70,10 @@ void print_memory(const Candidate& candidate) {
 }
 
 void write(const char* flag, const std::string& path, const std::string& text) {
+  if (path == "-") {
+    fmt::print("{}", text);
+    return;
+  }
   std::ofstream file(path);
   if (!(file << text << std::flush))
     train::fail(atoll::ErrorCode::io, "{}: {} cannot be written", flag, path);
@@ -95,7 +102,7 @@ std::string rest_line(const std::vector<Candidate>& found, std::size_t shown) {
   const std::size_t at = std::max(first, shown);
   if (at >= found.size() || shown < first) return {};
   return fmt::format(
-      "{} other candidates do not fit in the {:.1f} GB of a GPU: they need {:.1f} GB or "
+      "{} other candidates do not fit in the {:.1f} GB of a rank: they need {:.1f} GB or "
       "more\n",
       found.size() - at, static_cast<double>(found[at].job.cluster.compute.memory_bytes) / 1e9,
       all_bytes(found[at]) / 1e9);
@@ -112,17 +119,17 @@ std::string types_of(const Job& job, const Flags& f) {
                   f.moments);
   if (job.fp8)
     text += fmt::format(
-        "; products of the layers in fp8 at {:g} TFLOP/s by the data sheet, which "
-        "no run has measured",
-        job.cluster.compute.peak_fp8 / 1e12);
+        "; products of the layers in fp8 at {:g} TFLOP/s by {}, which no run has measured",
+        job.cluster.compute.peak_fp8 / 1e12,
+        f.cluster.peak_tflops > 0 ? "assumption (twice --peak)" : "the data sheet");
   return text;
 }
 
 std::string rows_text(const Job& job, const Flags& f) {
-  if (f.global_batch > 0) return fmt::format("{} on all GPUs", f.global_batch);
+  if (f.global_batch > 0) return fmt::format("{} on all ranks", f.global_batch);
   const std::string rows = f.micro_batch > 0 ? std::to_string(f.micro_batch) : "1, 2, 4 or 8";
   return fmt::format(
-      "{} rows x {} micro batches on each of {} GPUs; grows with the GPUs, "
+      "{} rows x {} micro batches on each of {} ranks; grows with the ranks, "
       "--global-batch N fixes it",
       rows, f.micro_batches, job.ranks());
 }
@@ -139,19 +146,23 @@ std::string mesh_remark(const Job& job, const Flags& f) {
       f.mesh, all ? "full_shard and others, which were not tried" : f.strategy);
 }
 
-// The command line of atoll-train for a candidate; "" if there is none.
-std::string command(const Candidate& candidate, const Flags& f) {
+// The command line of atoll-train for a candidate, behind the text `purpose`; "" if there is none.
+std::string command(const char* purpose, const Candidate& candidate, const Flags& f) {
   const auto& [job, prediction] = candidate;
   const bool is_changed = f.layers + f.hidden + f.heads + f.kv_heads + f.ffn > 0;
   if (!prediction.fits || is_changed || job.framework != train::simulated::Framework::atoll)
     return {};
+  // A preset has as many ids as the tokenizer, which the data may not name.
   std::string text = fmt::format(
-      "To train with the first line: mpirun -n {} --bind-to none atoll-train --model {} --strategy "
-      "{} --mesh {}x{} --seq {} --micro-batch {} --global-batch {} --recompute {} --data FILE",
-      job.ranks(), f.model, fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard, job.seq,
-      job.micro_batch, job.ranks() * job.micro_batch * job.micro_batches, name(job.recompute));
+      "{}: mpirun -n {} --bind-to none atoll-train --model {} --strategy {} --mesh {}x{} --seq {} "
+      "--micro-batch {} --global-batch {} --recompute {} --data FILE{}",
+      purpose, job.ranks(), f.model, fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard,
+      job.seq, job.micro_batch, job.ranks() * job.micro_batch * job.micro_batches,
+      name(job.recompute), train::is_preset(f.model) ? " --tokenizer TOKENIZER" : "");
   if (job.model.adapters.rank > 0) text += fmt::format(" --lora-rank {}", job.model.adapters.rank);
-  if (job.dtype == atoll::DType::f32) text += " --dtype f32";
+  // The default of atoll-train is f32 on CPUs and bf16 on GPUs.
+  if ((job.dtype == atoll::DType::f32) != job.cluster.is_cpu())
+    text += fmt::format(" --dtype {}", atoll::name(job.dtype));
   if (job.reduce_dtype == atoll::DType::bf16) text += " --reduce-dtype bf16";
   if (job.prefetch != 1) text += fmt::format(" --prefetch {}", job.prefetch);
   if (job.moments == atoll::DType::bf16) text += " --moments bf16";
@@ -163,7 +174,13 @@ std::string command(const Candidate& candidate, const Flags& f) {
 
 std::vector<std::string> remarks(const std::vector<Candidate>& found, const Flags& f) {
   std::vector<std::string> all = remarks_on(found);
-  for (std::string text : {mesh_remark(found.front().job, f), command(found.front(), f)}) {
+  const Candidate* const spare = with_spare_memory(found);
+  for (std::string text :
+       {mesh_remark(found.front().job, f),
+        command("To train with the first line", found.front(), f),
+        spare == nullptr || spare == &found.front()
+            ? ""
+            : command("To train with a tenth of the memory to spare", *spare, f)}) {
     if (!text.empty()) all.push_back(std::move(text));
   }
   return all;
@@ -179,10 +196,15 @@ nlohmann::ordered_json assumptions(const Job& job, const Flags& f) {
   all["model"] = fmt::format(
       "{}, {:.4g} B parameters{}", job.model.name, parameters / 1e9,
       rank > 0 ? fmt::format(", of which adapters (LoRA) of rank {} are trained", rank) : "");
-  all["gpu"] = fmt::format("{}, {:g} TFLOP/s in {}, {:.1f} GB, {:.0f} GB/s of memory reached ({})",
-                           compute.name, (is_f32 ? compute.peak_f32 : compute.peak_bf16) / 1e12,
-                           is_f32 ? "f32" : "bf16", static_cast<double>(compute.memory_bytes) / 1e9,
-                           compute.memory_gbyte_s, compute.source);
+  const bool shares = job.cluster.is_cpu() && job.cluster.ranks_per_host > 1;
+  all["gpu"] =
+      fmt::format("{}, {:g} TFLOP/s in {}, {:.1f} GB{}, {:.0f} GB/s of memory reached ({})",
+                  compute.name, (is_f32 ? compute.peak_f32 : compute.peak_bf16) / 1e12,
+                  is_f32 ? "f32" : "bf16", static_cast<double>(compute.memory_bytes) / 1e9,
+                  shares ? fmt::format(" of a rank (the {} ranks of a host share its memory)",
+                                       job.cluster.ranks_per_host)
+                         : "",
+                  compute.memory_gbyte_s, compute.source);
   all["hosts"] = job.cluster.hosts;
   all["gpus_per_host"] = job.cluster.ranks_per_host;
   all["intra_host_links"] =
@@ -202,7 +224,7 @@ nlohmann::ordered_json assumptions(const Job& job, const Flags& f) {
   all["recomputation"] = f.recompute == "auto" ? "none, selective and full are tried" : f.recompute;
   all["framework"] = f.framework;
   all["tokens_per_s"] =
-      "tokens of all GPUs, padding included, over the time of a step; without evaluation, "
+      "tokens of all ranks, padding included, over the time of a step; without evaluation, "
       "checkpoints and waiting for data";
   return all;
 }

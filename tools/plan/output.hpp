@@ -32,8 +32,9 @@ struct Findings {
   std::vector<std::string> remarks{};
 };
 
-// Those of remarks_on(), that strategies ignore --mesh, and the command line that trains with the
-// first candidate, unless it does not fit, for another framework, or if flags change the model.
+// Those of remarks_on(), that strategies ignore --mesh, and the command lines that train with the
+// first candidate and with one that has memory to spare, unless it does not fit, for another
+// framework, or if flags change the model.
 std::vector<std::string> remarks(const std::vector<Candidate>& found, const Flags& flags);
 
 // Prints the table, and what the flags ask for: the growth over hosts, hours and cost.
@@ -80,6 +81,9 @@ std::vector<std::string> remarks_on(const std::vector<Candidate>& found);
 // The candidate that needs the least memory, and the number of hosts on which it fits: the fewest
 // of 1, 2, 4, ... and those of the job. "" if no candidate fits.
 std::string least_memory(const std::vector<Candidate>& found);
+
+// The fastest candidate that leaves a tenth of the memory free; nullptr if there is none.
+const Candidate* with_spare_memory(const std::vector<Candidate>& found);
 
 // Tells that the fastest candidate needs nearly all memory, and which needs less; "" otherwise.
 std::string tight(const std::vector<Candidate>& found);

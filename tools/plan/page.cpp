@@ -99,6 +99,7 @@ json entry_of(const Candidate& candidate, const Candidate& first) {
                 {"recompute", name(job.recompute)},
                 {"prefetch", job.prefetch},
                 {"dtype", atoll::name(job.dtype)},
+                {"fp8", job.fp8},
                 {"tokens_per_s", p.tokens_per_s},
                 {"step_s", p.step_s},
                 {"mfu", p.mfu},

@@ -268,6 +268,10 @@ std::string growth(const Scaling& scaling, std::int64_t global_batch) {
     text += fmt::format(
         "Beyond {} host(s), a further host adds less than half of the tokens/s of a host on {}.\n",
         worth, first->job.cluster.hosts);
+  else if (first != nullptr && worth > first->job.cluster.hosts)
+    text += fmt::format(
+        "Up to {} hosts, each further host adds more than half of the tokens/s of a host on {}.\n",
+        worth, first->job.cluster.hosts);
   return text;
 }
 

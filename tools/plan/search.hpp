@@ -62,10 +62,9 @@ std::int64_t rows_of(const Job& job);
 
 // A line that says whether the global batch grows or has `global_batch` rows (0: it grows), and one
 // for each number of hosts: tokens/s, the share of linear growth, the settings, and the cause of a
-// share above 100 %. The last line names the number of hosts beyond which a further host adds less
-// than half of the tokens/s that a host gives on the fewest hosts on which the job fits. One line
-// names the numbers of hosts on which the job does not fit, and the last line does not consider
-// them.
+// share above 100 %. Another line names the numbers of hosts on which the job does not
+// fit. The last line names the number of hosts beyond which each further host adds less than half
+// of what a host adds in the smallest job that fits, or says that none is.
 std::string growth(const Scaling& scaling, std::int64_t global_batch);
 
 }  // namespace plan

@@ -121,7 +121,7 @@ class Rank {
     if (job.framework == train::simulated::Framework::atoll)
       figures_ =
           device_.allocate(static_cast<std::size_t>(job.ranks()) * sizeof(train::RankFigures));
-    engine_.initialize(1);
+    engine_.refresh();  // a simulated device has no values to set
   }
 
   // A step of `micro_batches` passes. The next step has `next` passes.

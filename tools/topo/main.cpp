@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -116,9 +117,21 @@ atoll::Topology only_host(const atoll::Topology& topology, const std::string& na
 
 atoll::Topology read(const Options& options) {
   std::vector<atoll::Topology> parts;
-  for (const std::string& what : options.from) parts.push_back(atoll::load_topology(what));
+  for (const std::string& what : options.from) {
+    const bool is_file = what.find_first_of("=,") == what.npos;
+    const bool is_bare = std::ranges::find(options.bare, what) != options.bare.end();
+    if (is_file && std::filesystem::path(what).has_extension() && !std::filesystem::exists(what))
+      throw atoll::Error(atoll::ErrorCode::io,
+                         fmt::format("{}: No such file or directory{}", what,
+                                     is_bare ? "; to write a file, use -o " + what : ""));
+    parts.push_back(atoll::load_topology(what));
+  }
   for (const std::string& name : options.cluster) parts.push_back(atoll::catalog_cluster(name));
   return atoll::join_hosts(std::move(parts));
+}
+
+bool is_on_paper(const Options& options) {
+  return !options.from.empty() || !options.cluster.empty();
 }
 
 struct Examination {
@@ -129,7 +142,7 @@ struct Examination {
 // Loads or discovers the machine, and plans its mesh. Under a launcher, all ranks must call this
 // function. The result is empty on ranks that print nothing.
 std::optional<Examination> examine(const Options& options, const atoll::Config& config) {
-  const bool on_paper = !options.from.empty() || !options.cluster.empty();
+  const bool on_paper = is_on_paper(options);
   atoll::World world = atoll::World::from_env(config);
   if (on_paper && world.rank() != 0) return std::nullopt;
   atoll::Topology topology = on_paper ? read(options) : atoll::Topology::discover(world);
@@ -186,8 +199,11 @@ std::string render(const Examination& examination, const Options& options) {
   if (format == "json") return atoll::to_json(inspection);
   if (options.doctor)
     return atoll::to_report(
-        inspection.diagnosis, colour,
-        options.verbose ? atoll::PassedChecks::listed : atoll::PassedChecks::counted);
+               inspection.diagnosis, colour,
+               options.verbose ? atoll::PassedChecks::listed : atoll::PassedChecks::counted) +
+           (is_on_paper(options) ? "a file or the catalog cannot answer the checks that need the "
+                                   "live machine: run atoll-topo --doctor there\n"
+                                 : "");
   if (format == "matrix") return atoll::to_matrix(inspection, colour);
   if (format == "svg") return atoll::to_svg(inspection);
   if (format == "nccl-xml") return atoll::to_nccl_xml(inspection.topology);
@@ -221,6 +237,7 @@ std::string catalog_text() {
 
 int run(const Options& options) {
   atoll::Config config = atoll::Config::from_env();
+  config.owns_process = 1;
   if (options.islands > 0) config.islands = options.islands;
   if (options.env) {
     write(atoll::describe(config), options.output);

@@ -20,6 +20,8 @@
 namespace topo {
 namespace {
 
+using std::literals::operator""sv;
+
 struct Unit {
   std::string_view name;
   double factor;
@@ -102,7 +104,8 @@ void declare_views(CLI::App& app, Options& options) {
   app.add_flag("--doctor", options.doctor,
                "report faults, their cost and how to fix them; the exit status is 1 for warnings, "
                "2 for errors, 3 when the machine could not be examined");
-  app.add_flag("-v,--verbose", options.verbose, "list the checks of --doctor that passed, too")
+  app.add_flag("-v,--verbose", options.verbose,
+               "list the checks of --doctor that passed, and those that could not run, too")
       ->needs("--doctor");
   app.add_option("-o,--output", options.output,
                  "write to FILE instead of standard output; FILE.svg, FILE.png and FILE.pdf are "
@@ -213,10 +216,15 @@ void take_picture_name(Options& options) {
 
 // Chooses the format by the extension of the output file, unless --format names it.
 void choose_format(Options& options, bool is_named) {
+  const std::string extension = std::filesystem::path(options.output).extension();
+  if (is_named && is_picture_name(options.output) && extension != "." + options.format)
+    throw atoll::Error(atoll::ErrorCode::invalid_argument,
+                       fmt::format("-o {} is a picture of another form than --format {}: leave "
+                                   "--format out, or choose another name",
+                                   options.output, options.format));
   if (options.output.empty() || options.doctor || options.env || options.catalog ||
       !options.diff.empty() || (is_named && options.format != "svg"))
     return;
-  const std::string extension = std::filesystem::path(options.output).extension();
   const bool is_picture = is_picture_name(options.output);
   if (!is_picture && (is_named || (extension != "" && extension != ".txt")))
     throw atoll::Error(
@@ -228,6 +236,10 @@ void choose_format(Options& options, bool is_named) {
 }
 
 void check(const Options& options) {
+  if (options.cluster.size() > 1 && options.cluster.back().starts_with('x'))
+    throw atoll::Error(atoll::ErrorCode::invalid_argument,
+                       fmt::format("{0}: to repeat a machine, write --cluster {1}{0}",
+                                   options.cluster.back(), options.cluster.front()));
   if (options.top.address && !options.top.address->empty()) check_address(*options.top.address);
   require(options.from.empty() || options.cluster.empty(),
           "--from and --cluster: use only one of them");
@@ -241,10 +253,13 @@ void check(const Options& options) {
                                    options.diff.empty() && !options.doctor && !options.mesh),
           "--top watches a running job: remove the options that describe a machine");
   require(options.top.address || (!options.top.once && !options.top.json),
-          "--once and --json need --top");
+          "--once and --json need --top; otherwise use --format json");
   require(options.islands == 0 || options.plan.tensor == 1,
           "--tensor needs real islands: remove --islands");
 }
+
+constexpr cli::ForeignName foreign_flags[] = {
+    {"of", "--format"}, {"output-format", "--format"}, {"csv", "--format matrix"}};
 
 }  // namespace
 
@@ -280,7 +295,13 @@ std::optional<Options> parse_options(int argc, char** argv) {
     app.exit(request);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    throw std::runtime_error(cli::complaint(app, error));
+    throw std::runtime_error(cli::complaint(app, error, foreign_flags));
+  }
+  for (const std::string& what : options.from) {
+    const auto arguments = std::span(argv, static_cast<std::size_t>(argc)).subspan(1);
+    const auto at = std::ranges::find(arguments, what);
+    if (at != arguments.end() && at[-1] != "--from"sv && at[-1] != "-i"sv)
+      options.bare.push_back(what);
   }
   take_picture_name(options);
   options.catalog = options.cluster == std::vector<std::string>{"list"};

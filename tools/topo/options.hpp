@@ -22,6 +22,7 @@ struct TopOptions {
 struct Options {
   // Options that select the machine.
   std::vector<std::string> from;
+  std::vector<std::string> bare;  // values of `from` that stood without the flag
   std::vector<std::string> cluster;
   std::string fabric;
   std::string host;

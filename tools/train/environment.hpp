@@ -15,6 +15,15 @@ inline std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+// Whether a launcher has made this process rank 0, or no launcher has started it.
+inline bool is_first_rank() {
+  for (const char* name :
+       {"ATOLL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"}) {
+    if (const std::string rank = variable(name); !rank.empty()) return rank == "0";
+  }
+  return true;
+}
+
 // "" if the machine does not tell it.
 inline std::string host_name() {
   char name[256] = {};

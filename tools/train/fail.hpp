@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -22,6 +25,12 @@ template <class... Args>
 template <class... Args>
 void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
   if (!holds) fail(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
+}
+
+// "1 rank" or "2 ranks".
+inline std::string counted(std::int64_t number, std::string_view one, std::string_view more = {}) {
+  if (number == 1) return fmt::format("1 {}", one);
+  return more.empty() ? fmt::format("{} {}s", number, one) : fmt::format("{} {}", number, more);
 }
 
 // Calls `check` and adds the name of a flag to its error.

@@ -4,17 +4,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -22,6 +22,8 @@
 
 #include "atoll/world.hpp"
 #include "cli/cli.hpp"
+#include "commands.hpp"
+#include "environment.hpp"
 #include "fail.hpp"
 #include "foreign.hpp"
 #include "html/document.hpp"
@@ -37,6 +39,7 @@
 namespace {
 
 constexpr int wrong_usage = 2;
+constexpr const char* in_help_all = "--help-all lists the flags";
 constexpr const char* examples =
     "Examples:\n"
     "  atoll-train --data demo\n"
@@ -51,6 +54,9 @@ constexpr const char* examples =
 constexpr const char* evaluate_help =
     "Prints loss and perplexity of a model without training, as --evaluate does, or of a run's "
     "checkpoint, such as OUT/best, with the flags of the run.";
+constexpr const char* export_help =
+    "Writes the model of a run, or of one of its checkpoints, such as OUT/best, in Hugging Face's "
+    "format, without training.";
 constexpr const char* report_help =
     "Writes report.html, a page for a browser, into the results folder of a run.";
 constexpr const char* compare_help =
@@ -60,6 +66,7 @@ constexpr const char* compare_help =
 // All words that may follow `atoll-train` instead of a flag.
 cli::Commands commands() {
   return {{"evaluate", "MODEL --data FILE FLAG...", evaluate_help},
+          {"export", "RUN FOLDER FLAG...", export_help},
           {"report", "FOLDER", report_help},
           {"compare", "FOLDER... --html FILE", compare_help}};
 }
@@ -112,7 +119,8 @@ CLI::Option* declare(CLI::App& app, const train::Flag& flag, Value& value) {
   }
 }
 
-void declare_all(CLI::App& app, train::RunOptions& options, bool& prints, bool evaluates) {
+void declare_all(CLI::App& app, train::RunOptions& options, bool& prints,
+                 std::span<const cli::Replaces> replaces) {
   app.option_defaults()->always_capture_default();
   for (const train::Flag& flag : train::flags()) {
     app.option_defaults()->group(std::string(flag.group));
@@ -121,27 +129,47 @@ void declare_all(CLI::App& app, train::RunOptions& options, bool& prints, bool e
   }
   const auto presets = train::preset_names();
   app.get_option("--model")->type_name(cli::words_type({presets.begin(), presets.end()}));
-  cli::add_config_option(app)->group("Run");
+  cli::add_config_option(app, train::foreign_flags(), replaces)->group("Run");
   app.add_flag("--print-config", prints, "print all flags as --config reads them, and end")
       ->group("Run")
       ->configurable(false);
+}
+
+// The flags that --help shows, and the words of a command that in_flags() has taken out.
+void add_help(CLI::App& app, train::Mode mode) {
   std::vector<std::string> common{
       "--model",        "--init",        "--data",   "--tokenizer", "--eval-split", "--seq",
       "--global-batch", "--micro-batch", "--epochs", "--steps",     "--lr",         "--lora-rank",
       "--dtype",        "--strategy",    "--mesh",   "--out",       "--resume",     "--dry-run"};
-  if (evaluates) {
+  if (mode == train::Mode::evaluate) {
     common = {"--model",       "--init",      "--resume",     "--config",       "--lora-rank",
               "--ema",         "--data",      "--data-type",  "--tokenizer",    "--train-on",
               "--samples",     "--eval-data", "--eval-split", "--eval-samples", "--seq",
               "--micro-batch", "--pad-to",    "--dtype",      "--strategy",     "--mesh",
               "--device",      "--threads",   "--quiet"};
+  } else if (mode == train::Mode::export_model) {
+    common = {"--export-dtype", "--lora-merge", "--data", "--tokenizer", "--device", "--quiet"};
   }
   cli::add_common_options(app, ATOLL_TRAIN_FEATURES, std::move(common),
-                          evaluates ? cli::Commands() : commands());
+                          mode == train::Mode::train ? commands() : cli::Commands());
+}
+
+bool is_typed(const std::vector<std::string>& words, const std::string& flag) {
+  return std::ranges::any_of(
+      words, [&](const std::string& word) { return word == flag || word.starts_with(flag + "="); });
 }
 
 // Returns what is wrong with the flags, before ranks meet; "" if nothing is.
-std::string wrong_flag(const CLI::App& app, const train::RunOptions& options) {
+std::string wrong_flag(const CLI::App& app, const train::RunOptions& options,
+                       const std::vector<std::string>& words) {
+  // The file of a run has the --init of its start, which names the model of a run that goes on.
+  const bool starts_twice = is_typed(words, "--init") && is_typed(words, "--resume") &&
+                            options.init != "none" && options.resume != "auto";
+  if (starts_twice && !options.evaluate) {
+    return fmt::format(
+        "--init {}: the checkpoint of --resume has the weights; remove one of the two flags",
+        options.init);
+  }
   if (options.epochs > 0 && app.count("--steps") > 0)
     return "--epochs and --steps: use one of them";
   if (options.warmup_ratio > 0 && app.count("--warmup-steps") > 0) {
@@ -223,26 +251,15 @@ std::string unusable_value(int argc, char** argv) {
   return "";
 }
 
-// Returns what is wrong, in a line for each flag that does not exist, with its value.
-std::string complaints(CLI::App& app, const CLI::Error& error,
-                       std::span<const cli::ForeignName> foreign) {
-  const bool is_extra = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
-  if (!is_extra || foreign.empty()) return cli::complaint(app, error, foreign);
-  const auto is_flag = [](const std::string& word) { return word.starts_with("--"); };
-  std::string text;
-  const std::vector<std::string> words = app.remaining();
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (i > 0 && !is_flag(words[i]) && is_flag(words[i - 1])) continue;  // a value
-    const bool has_value = is_flag(words[i]) && i + 1 < words.size() && !is_flag(words[i + 1]);
-    try {
-      app.parse(std::vector{words[i]});
-    } catch (const CLI::ParseError& one) {
-      std::string line = cli::complaint(app, one, foreign);
-      if (has_value) line.insert(std::min(line.find(": "), line.size()), " " + words[i + 1]);
-      text += (text.empty() ? "" : "\n  ") + line;
-    }
+// Prints what is wrong with the command line, once for a job. Returns the exit code.
+int refuse(const std::string& name, const std::string& wrong) {
+  if (train::is_first_rank()) {
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), wrong.c_str());
+  } else {
+    // Launchers kill the other ranks when one ends, and rank 0 is to tell what is wrong.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
   }
-  return text;
+  return wrong_usage;
 }
 
 // Returns an exit code if the arguments are wrong or ask for help. `where` tells what is right.
@@ -253,9 +270,8 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const char* where
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // prints what --help asks for
-    const std::string wrong = complaints(app, error, foreign);
-    std::fprintf(stderr, "%s: %s (%s)\n", app.get_name().c_str(), wrong.c_str(), where);
-    return wrong_usage;
+    const std::string wrong = cli::complaint(app, error, foreign);
+    return refuse(app.get_name(), fmt::format("{} ({})", wrong, where));
   }
 }
 
@@ -275,72 +291,87 @@ int compare(int argc, char** argv) {
   CLI::App app(compare_help, "atoll-train compare");
   std::vector<std::string> folders;
   std::string file;
-  app.add_option("runs", folders, "results folders of runs")->required();
+  app.add_option("runs", folders, "results folders of runs, or folders of them")->required();
   app.add_option("--html", file, "write a page with the curves of all runs as well");
   if (const auto code = parse(app, argc - 1, argv + 1, in_help)) return *code;
   std::vector<train::page::RunFiles> runs;
-  for (const std::string& folder : folders) runs.push_back(train::page::read_run(folder));
+  for (const std::string& folder : folders) {
+    for (const auto& run : train::page::runs_at(folder)) {
+      runs.push_back(train::page::read_run(run));
+    }
+  }
   std::fputs(train::page::compare_text(runs).c_str(), stdout);
   if (!file.empty()) {
     train::require(train::may_replace(file, "<!DOCTYPE html>"),
                    "--html {}: the file exists and is no page: name another file", file);
     train::write_file_atomic(file, html::document(train::page::comparison_of(runs)));
+    std::printf("curves in %s\n", file.c_str());
   }
   return 0;
 }
 
-// Returns the exit code.
-int parse_and_train(int argc, char** argv, bool evaluates) {
-  CLI::App app(evaluates ? evaluate_help
-                         : "Trains or fine-tunes a Mistral, Llama, Qwen or SmolLM, sharded over "
-                           "the ranks of a job.",
-               evaluates ? "atoll-train evaluate" : "atoll-train");
-  app.footer(evaluates ? "Example:\n  atoll-train evaluate ORG/NAME --data chat.tok" : examples);
+struct Texts {
+  const char *name, *help, *footer;
+};
+Texts texts_of(train::Mode mode) {
+  switch (mode) {
+    case train::Mode::evaluate:
+      return {"atoll-train evaluate", evaluate_help,
+              "Example:\n  atoll-train evaluate ORG/NAME --data chat.tok"};
+    case train::Mode::export_model:
+      return {"atoll-train export", export_help,
+              "Example:\n  atoll-train export results/alpaca alpaca-model"};
+    case train::Mode::train:
+      break;
+  }
+  return {"atoll-train",
+          "Trains or fine-tunes a Mistral, Llama, Qwen or SmolLM, sharded over the ranks of a job.",
+          examples};
+}
+
+// Returns the exit code. `words` are flags alone.
+int parse_and_train(std::vector<std::string> words, train::Mode mode) {
+  const Texts texts = texts_of(mode);
+  CLI::App app(texts.help, texts.name);
+  app.footer(texts.footer);
   train::RunOptions options;
   bool prints = false;
-  declare_all(app, options, prints, evaluates);
-  if (const auto code =
-          parse(app, argc, argv, "--help-all lists the flags", train::foreign_flags())) {
+  const auto replaces = train::replaced_flags(mode);
+  declare_all(app, options, prints, replaces);
+  // For the usage line: in_flags() has taken these words out, so a word that is left is misplaced.
+  std::string misplaced;
+  if (mode == train::Mode::evaluate) app.add_option("MODEL", misplaced, "a model or a run");
+  if (mode == train::Mode::export_model) {
+    app.add_option("RUN", misplaced, "results folder of a run, or a checkpoint");
+    app.add_option("FOLDER", misplaced, "folder of the model");
+  }
+  add_help(app, mode);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  const auto argc = static_cast<int>(arguments.size());
+  if (const auto code = parse(app, argc, arguments.data(), in_help_all, train::foreign_flags())) {
     return *code;
   }
-  if (const std::string wrong = unusable_value(argc, argv); !wrong.empty()) {
-    std::fprintf(stderr, "atoll-train: %s\n", wrong.c_str());
-    return wrong_usage;
-  }
-  options.config_text = cli::config_text(app);
-  if (const std::string wrong = wrong_flag(app, options); !wrong.empty()) {
-    std::fprintf(stderr, "atoll-train: %s (--help-all lists the flags)\n", wrong.c_str());
-    return wrong_usage;
-  }
+  std::string wrong = unusable_value(argc, arguments.data());
+  if (!wrong.empty()) return refuse("atoll-train", wrong);
+  options.config_text = cli::config_text(app, replaces);
+  options.usual_warmup = app.count("--warmup-steps") + app.count("--warmup-ratio") == 0;
+  options.config_file = app.get_config_ptr()->as<std::string>();
+  wrong = misplaced.empty() ? wrong_flag(app, options, words)
+                            : fmt::format("{}: must come first, before all flags", misplaced);
+  if (!wrong.empty()) return refuse("atoll-train", fmt::format("{} ({})", wrong, in_help_all));
   if (prints) {
     std::fputs(options.config_text.c_str(), stdout);
     return 0;
   }
   auto config = atoll::Config::from_env();
+  config.owns_process = 1;
   if (options.islands > 0) config.islands = options.islands;
   auto world = atoll::World::from_env(config);
-  const std::string unclear = unclear_warmup(app);
+  const std::string unclear = mode == train::Mode::train ? unclear_warmup(app) : "";
   if (world.rank() == 0 && !unclear.empty()) train::log::warn("{}", unclear);
   train::stop_on_signals();  // comes after World, whose flight recorder sets a handler for SIGUSR1
   return train_on(world, options);
-}
-
-// Returns the flags for the first word behind `atoll-train evaluate`: a model, a file of weights, a
-// checkpoint of a run, or a results folder, of which the best checkpoint or the last one is meant.
-std::vector<std::string> flags_of(const std::string& word) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path place = fs::absolute(fs::path(word) / "", ignored).parent_path();
-  const bool is_model = fs::exists(place / "config.json", ignored);
-  for (const fs::path& checkpoint : {place, place / "best", place / "checkpoint"}) {
-    if (is_model || !fs::exists(checkpoint / "index.json", ignored)) continue;
-    const fs::path above = checkpoint.parent_path();
-    for (const fs::path& out : {above, above.parent_path()}) {  // of OUT/best, OUT/checkpoints/STEP
-      const fs::path config = out / "config.toml";
-      if (fs::exists(config, ignored)) return {"--config", config, "--resume", checkpoint};
-    }
-  }
-  return {word.ends_with(".safetensors") ? "--init" : "--model", word};
 }
 
 }  // namespace
@@ -349,19 +380,14 @@ int main(int argc, char** argv) {
   // If a file reaches the size limit, write() then returns an error, and the process does not end.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
+    const std::vector<std::string> words(argv, argv + argc);
     const std::string_view command = argc > 1 ? argv[1] : "";
     if (command == "report") return report(argc, argv);
     if (command == "compare") return compare(argc, argv);
-    const bool evaluates = command == "evaluate";
-    std::vector<std::string> words(argv, argv + argc);
-    if (evaluates) words[1] = "--evaluate";
-    if (evaluates && argc > 2 && !words[2].starts_with('-')) {
-      const auto flags = flags_of(words[2]);
-      words.insert(words.erase(words.begin() + 2), flags.begin(), flags.end());
-    }
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    return parse_and_train(static_cast<int>(arguments.size()), arguments.data(), evaluates);
+    const train::Mode mode = train::mode_of(words);
+    return parse_and_train(train::in_flags(words, mode), mode);
+  } catch (const train::WrongUsage& wrong) {
+    return refuse("atoll-train", wrong.text);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "atoll-train: %s\n", train::text_of(error));
     return 1;

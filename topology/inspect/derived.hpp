@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atoll/topology.hpp"
@@ -36,5 +37,9 @@ struct CoresAffinity {
 // element. Then comes an element for each node that has a GPU or a NIC. Ranks on other nodes use
 // the NICs of the first element. If no NIC is active, a host has only the first element.
 std::vector<CoresAffinity> find_cores_affinity(const Topology& topology);
+
+// True if a check of the doctor was not made for this reason because the machine lacks what it
+// examines, such as GPUs, and not because facts are missing.
+bool has_nothing_to_examine(std::string_view reason);
 
 }  // namespace atoll_v1::atoll

@@ -59,11 +59,6 @@ double least_memory(const Topology& topology, const std::vector<RankSite>& ranks
 
 }  // namespace
 
-std::string gib_text(double bytes) {
-  const double value = bytes / gib;
-  return value >= 100 ? fmt::format("{:.0f} GiB", value) : fmt::format("{:.3g} GiB", value);
-}
-
 // The factor tolerates rounding: a model that fills its memory exactly fits.
 double MemoryNeed::gpus_needed() const {
   return std::max(1.0, std::ceil(state / gpu_gives * (1 - 1e-12)));

@@ -119,9 +119,6 @@ std::optional<MemoryNeed> memory_need(const Topology& topology, const std::vecto
 // Throws Error(invalid_argument) with a text that states how much memory the model lacks.
 [[noreturn]] void refuse_model(const MemoryNeed& need, const MeshSites& sites);
 
-// Formats bytes: "1043 GiB".
-std::string gib_text(double bytes);
-
 // --- uneven.cpp: meshes over unequal islands or hosts ---
 
 struct MeshRequest {

@@ -47,7 +47,7 @@ constexpr std::array<std::string_view, 4> prefixes = {"atoll-", "nccl-", "vader_
                                                       "sm_segment."};
 constexpr std::size_t longest_name = 200;
 constexpr std::size_t most_names = 256;
-constexpr std::time_t least_age = 60;  // least age of a file in seconds
+constexpr std::time_t least_age = 60;  // in seconds; younger files are not examined
 
 bool is_ours(std::string_view name) {
   constexpr std::string_view letters =

@@ -63,6 +63,8 @@ TEST_CASE("footer") {
         "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 15 \n#\n");
   CHECK(footer_lines(judge(rows, 16)).find(": 15 OK") != std::string::npos);
   CHECK(footer_lines(judge(rows, 17)).find(": 15 FAILED") != std::string::npos);
+  CHECK(footer_lines(judge(rows, 17)).find("# below 15.3 GB/s, which is 0.9 x") !=
+        std::string::npos);
   std::vector<Row> wrong = rows;
   wrong[0].in.wrong = 3;
   CHECK(footer_lines(judge(wrong, std::nullopt)).find("values : 1 FAILED") != std::string::npos);

@@ -15,6 +15,8 @@ namespace {
 
 // A command line with all kinds of options that the programs have.
 struct ConfigExample {
+  static constexpr cli::ForeignName foreign[] = {{"velocity", "--rate"}, {"log-to", "tee"}};
+  static constexpr cli::Replaces replaces[] = {{"--name", "--text"}};
   CLI::App app{"Shows a thing.", "atoll-show"};
   std::string name, text = "usual";
   double rate = 0.5;
@@ -35,7 +37,7 @@ struct ConfigExample {
     app.add_flag("--careful,!--careless", careful);
     app.add_flag("--quiet", quiet);
     app.add_flag("--dry", dry)->configurable(false);
-    cli::add_config_option(app);
+    cli::add_config_option(app, foreign, replaces);
   }
   void parse(std::vector<std::string> words) {
     std::reverse(words.begin(), words.end());
@@ -64,7 +66,8 @@ std::string refusal(const std::string& text) {
   try {
     example.parse({"--config", file.path()});
   } catch (const CLI::Error& error) {
-    return error.what();
+    const std::string text = error.what(), start = "--config " + file.path() + ": ";
+    return text.starts_with(start) ? text.substr(start.size()) : text;
   }
   return "none";
 }
@@ -98,9 +101,10 @@ TEST_CASE("the written file has what was given, and reads back as the same") {
   CHECK(text.starts_with("# Flags of atoll-show " ATOLL_VERSION
                          ". Lines that begin with # are defaults.\n"
                          "name = '1.0'\n"));
-  CHECK(text.find("\nrate = 0.25\nbytes = 17179869184\npatterns = ['a', 'b']\n"
-                  "group = ['p:x=1', 'q:y=2']\ncareful = false\n\n# count = 3\n# quiet\n") !=
-        std::string::npos);
+  CHECK(
+      text.find("\nrate = 0.25\nbytes = 17179869184\npatterns = ['a', 'b']\n"
+                "group = ['p:x=1', 'q:y=2']\ncareful = false\n\n# count = 3\n# quiet = false\n") !=
+      std::string::npos);
   CHECK(text.find("dry") == std::string::npos);
   const File file(text);
   ConfigExample read;
@@ -126,25 +130,44 @@ TEST_CASE("an empty list is an option that was not given, as the written file ha
 
 TEST_CASE("a wrong line is named, and changes nothing in silence") {
   CHECK(refusal("rate = 1\n\nrates = 2\n") ==
-        "--config: line 3: 'rates' is no flag that a file can set: write the names of --help-all "
-        "without the first hyphens");
+        "line 3: 'rates' is no flag that a file can set; did you mean rate?");
+  CHECK(refusal("zzzzzzzz = 1\n") ==
+        "line 1: 'zzzzzzzz' is no flag that a file can set: write the names of --help-all without "
+        "the first hyphens");
+  // All wrong lines are named, in their order.
+  CHECK(refusal("velocity = 1\nlog_to = 2\nquiet = 1\ncount = 5\n") ==
+        "line 1: 'velocity' is no flag that a file can set; did you mean rate?\n"
+        "  line 2: 'log_to' is no flag that a file can set; use tee\n"
+        "  line 3: 'quiet' must be true or false");
   CHECK(refusal("dry = true\n").find("'dry' is no flag that a file can set") != std::string::npos);
   CHECK(refusal("config = 'x'\n").find("is no flag that a file can set") != std::string::npos);
-  CHECK(refusal("rate\n").find(": line 1: not whole TOML: ") != std::string::npos);
-  CHECK(refusal("rate =\n").find("--config /") == 0);
-  CHECK(refusal("rate = \"\"\n") == "--config: line 1: 'rate' is empty");
-  CHECK(refusal("rate = true\n") == "--config: line 1: 'rate' cannot be true or false");
-  CHECK(refusal("quiet = 1\n") == "--config: line 1: 'quiet' must be true or false");
-  CHECK(refusal("count = [1, 2]\n") == "--config: line 1: 'count' needs one value");
+  CHECK(refusal("rate\n").starts_with("line 1: must be TOML: NAME = VALUE ("));
+  CHECK(refusal("rate = \"\"\n") == "line 1: 'rate' is empty");
+  CHECK(refusal("rate = true\n") == "line 1: 'rate' cannot be true or false");
+  CHECK(refusal("quiet = 1\n") == "line 1: 'quiet' must be true or false");
+  CHECK(refusal("count = [1, 2]\n") == "line 1: 'count' needs one value");
   CHECK(refusal("[rate]\n") ==
-        "--config: line 1: 'rate' must be a text, a number, true, false or a list of these");
-  CHECK(refusal("rate = 1\nrate = 2\n").find(": line 2: ") != std::string::npos);
+        "line 1: 'rate' must be a text, a number, true, false or a list of these");
+  CHECK(refusal("rate = 1\nrate = 2\n").starts_with("line 2: "));
   CHECK(refusal("rate = 'x'\n").find("rate") != std::string::npos);
   CHECK(refusal("count = 1.5\n").find("count") != std::string::npos);
   const std::string terminal = refusal("\"\\u001b[2J\" = 1\n");
   CHECK(terminal.find('\x1b') == std::string::npos);
   CHECK(terminal.find("is no flag") != std::string::npos);
-  CHECK(refusal(std::string("\xff\xfe\0\x01", 4)).find(": line 1: ") != std::string::npos);
+  CHECK(refusal(std::string("\xff\xfe\0\x01", 4)).starts_with("line 1: "));
+}
+
+TEST_CASE("names may have underscores, and an option of the command line replaces another one") {
+  const File file("text = 'x'\nname_of = 'y'\ncount = 4\n");
+  ConfigExample example;
+  std::string of;
+  example.app.add_option("--name-of", of);
+  example.parse({"--config", file.path(), "--name", "z"});
+  CHECK(of == "y");
+  CHECK(example.text == "usual");
+  const std::string written = cli::config_text(example.app, ConfigExample::replaces);
+  CHECK(written.find("text") == std::string::npos);
+  CHECK(written.find("\ncount = 4\n") != std::string::npos);
 }
 
 TEST_CASE("checks of numbers name the value and what it must be") {

@@ -101,17 +101,37 @@ TEST_CASE("report: groups, names, reasons and the sum") {
                       {"acs", "", CheckStatus::not_checked, "needs root"},
                       {"mtu_differs", "", CheckStatus::not_checked, "no source provides mtu"}};
   const std::string report = to_report(diagnosis);
-  for (const char* part : {"error\n  port_down  n0/mlx5_1-2\n    seen    the port is down\n"
-                           "    costs   7 of 8 are active\n    fix     look at the cable\n",
-                           "\nwarning\n  mig  n1/gpu0\n", "\ninformation\n  mesh_uneven\n",
-                           "    needs root\n      throttle, acs\n", "      mtu_differs (mtu)\n"})
+  for (const char* part :
+       {"error\n  port_down  n0/mlx5_1-2\n    seen    the port is down\n"
+        "    costs   7 of 8 are active\n    fix     look at the cable\n",
+        "\nwarning\n  mig  n1/gpu0\n", "\ninformation\n  mesh_uneven\n",
+        "\n1 error, 1 warning, 1 info; 1 check ok, 3 not checked (-v says why)\n"})
     CHECK_MESSAGE(contains(report, part), report);
-  CHECK(report.ends_with("1 error, 1 warning, 1 info; 1 check ok, 3 not checked\n"));
+  CHECK(report.starts_with("3 findings, the most severe first\n\nerror\n"));
   // Only the last line has counts, and passed checks are listed only if that is asked for.
   CHECK(report.find("1 check ok") == report.rfind("1 check ok"));
-  CHECK_FALSE(contains(report, "shm_small"));
-  CHECK(contains(to_report(diagnosis, atoll::Colour::off, atoll::PassedChecks::listed),
-                 "\nok\n    shm_small: /dev/shm is large\nnot checked\n"));
+  for (const char* part : {"shm_small", "throttle", "needs root"})
+    CHECK_FALSE(contains(report, part));
+  const std::string all = to_report(diagnosis, atoll::Colour::off, atoll::PassedChecks::listed);
+  // Names of missing facts are the program's own.
+  for (const char* part : {"\nok\n    shm_small: /dev/shm is large\nnot checked\n",
+                           "    needs root\n      throttle, acs\n",
+                           "    no source provides what a check needs\n      mtu_differs\n"})
+    CHECK_MESSAGE(contains(all, part), all);
+  CHECK(all.ends_with(" not checked\n"));
+}
+
+TEST_CASE("report: without a fault, the verdict says so, and why checks were not made") {
+  Diagnosis diagnosis = diagnose(machines::cpus(1));
+  CHECK(to_report(diagnosis).starts_with("nothing found that would make it slow; "));
+  diagnosis.checks = {{"mig", "", CheckStatus::ok, ""},
+                      {"nvlink_down", "", CheckStatus::not_checked, "no GPUs"},
+                      {"mesh", "", CheckStatus::not_checked, "no mesh"},
+                      {"acs", "", CheckStatus::not_checked, "needs root"}};
+  diagnosis.findings = {{"rails_assumed", Severity::info, {}, "", "", ""}};
+  CHECK(to_report(diagnosis).starts_with(
+      "nothing found that would make it slow (1 info); not made of 4 checks: 2 without "
+      "GPUs, NICs, ranks or the like to examine, 1 for lack of facts\n\ninformation\n"));
 }
 
 TEST_CASE("report: colours only where they are asked for, and never those of a file") {

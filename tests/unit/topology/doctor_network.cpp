@@ -19,6 +19,15 @@ TEST_CASE("port_down: an error where it is a GPU's nearest NIC") {
   CHECK(state_of(topology, "port_down") == "no source provides link.state");
 }
 
+TEST_CASE("port_down: the title holds where virtual interfaces are down") {
+  Topology topology = cluster(1);
+  machines::add_port(topology, "a", 9).is_virtual = true;
+  topology.nics.back().state = "down";
+  const Check check = check_of(atoll::diagnose(topology), "port_down");
+  CHECK(check.status == CheckStatus::ok);
+  CHECK(check.title == "All physical ports are up");
+}
+
 TEST_CASE("port_down: a warning where another port is as near, information for sockets") {
   Topology topology = cluster(1);
   machines::add_port(topology, "a", 2).state = "down";

@@ -1,5 +1,7 @@
 // Tests of the NCCL settings that are recommended for a machine: exactly the necessary settings,
 // each with its reason.
+#include <fmt/format.h>
+
 #include "unit/topology/doctor.hpp"
 
 namespace fact = atoll::fact;
@@ -10,9 +12,9 @@ namespace {
 std::string env_of(const Topology& topology) { return to_nccl_env(atoll::inspect(topology)); }
 
 constexpr auto nothing =
-    "# no settings: nothing found in what was read needs any; a file does not show its cloud: for "
-    "a "
-    "machine of --cluster list, use --cluster NAME\n";
+    "# no settings: nothing found in what was read needs any; a file does not say in which cloud "
+    "its "
+    "machine is: if --cluster list shows the machine, use --cluster NAME\n";
 
 }  // namespace
 
@@ -164,18 +166,24 @@ TEST_CASE("nccl env: a virtual machine that hides the places of its devices is a
 }
 
 TEST_CASE("nccl env: what the networks of providers need is named with its source") {
-  const auto says = [](const char* machine, const char* need, const char* source) {
+  const auto says = [](const char* machine, const std::string& need, const std::string& source) {
     const std::string env = env_of(atoll::catalog_cluster(machine));
     CAPTURE(env);
     CHECK(contains(env, need));
     CHECK(contains(env, source));
     CHECK(env.starts_with("# "));
   };
-  says("azure-nd-h100-v5", "ndv5.sh)\nNCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml\n",
-       "ndv5.sh)\nNCCL_IGNORE_CPU_AFFINITY=1\n");
-  says("azure-nd-a100-v4", "\nNCCL_TOPO_FILE=/opt/microsoft/ndv4/topo.xml\n", "Azure/azhpc-images");
+  // Azure's file for each type of machine has these settings.
+  for (const char* type : {"ndv4", "ndv5"}) {
+    const char* machine = type == std::string("ndv4") ? "azure-nd-a100-v4" : "azure-nd-h100-v5";
+    const std::string source = fmt::format("/components/customizations/{}.sh)", type);
+    says(machine, fmt::format("\nNCCL_TOPO_FILE=/opt/microsoft/{}/topo.xml\n", type), source);
+    says(machine, "implies\nNCCL_IGNORE_CPU_AFFINITY=1\n", "NCCL_IB_PCI_RELAXED_ORDERING=1, which");
+  }
   says("aws-p5", "EFA needs the network plugin", "github.com/aws/aws-ofi-nccl");
-  says("gcp-a3-mega", "GPUDirect-TCPX or -TCPXO", "docs.cloud.google.com/");
+  says("gcp-a3-mega", "# A3 Mega on GKE: install the plugin with nccl-tcpxo-installer.yaml, run ",
+       "/gpudirect-tcpxo/README.md");
+  says("gcp-a3-mega", "source $NCCL_LIB_DIR/nccl-env-profile.sh", "docs.cloud.google.com/");
   says("oci-h100", "NCCL_NET_PLUGIN=none", "github.com/oracle-quickstart/oci-hpc");
   CHECK(env_of(atoll::catalog_cluster("hgx-h100")) == nothing);
   // Azure's own file shows neither the cloud nor links, but the PCI domains that Azure chooses.

@@ -32,7 +32,7 @@ TEST_CASE("tree: hosts, devices by NUMA node, islands") {
   CHECK(contains(tree, "2 hosts, 10 GPUs, 1 NIC, 2 islands\n"));
   CHECK(contains(tree,
                  "host a\n  2 packages, 2 NUMA nodes, 8 cores (16 threads), of which 2 cores (4 "
-                 "threads) may be used, 1.0 GiB\n"));
+                 "threads) may be used, 1 GiB\n"));
   CHECK(contains(tree, "  NUMA node 0\n    gpu0  test  00000000:10:00.0  -> mlx5_0\n"));
   CHECK(contains(tree, "  NUMA node unknown\n    mlx5_0  infiniband  active  400 Gbit/s (test)\n"));
   CHECK(contains(tree, "  0: 8 GPUs  a/gpu0-7  NVLink  450 GB/s a GPU  450 GB/s a pair\n"));
@@ -81,6 +81,32 @@ TEST_CASE("tree and JSON: the NICs of ranks on CPU memory, and the reason") {
   tree = to_tree(atoll::inspect(topology));
   CHECK(contains(tree, "\n  ranks on CPU memory: no active NIC that joins hosts\n"));
   CHECK(tree.find("ranks on CPU memory") == tree.rfind("ranks on CPU memory"));
+}
+
+TEST_CASE("tree: the mesh stands first, and GPU machines show no ranks on CPU memory") {
+  atoll::MeshPlan plan;
+  plan.order = {0};
+  const std::string tree =
+      to_tree(atoll::inspect(atoll::catalog_cluster("aws-p5"), {}, std::move(plan)));
+  CHECK(contains(tree, "1 island\nmesh 1x1 (replicate x shard)\n"));
+  CHECK(tree.find("\n\nhost aws-p5\n") > tree.find("ranks 0\n"));
+  CHECK_FALSE(contains(tree, "ranks on CPU memory"));
+}
+
+TEST_CASE("tree: devices of unknown place are on the only NUMA node") {
+  Topology topology = machines::cpus(1);
+  topology.hosts[0].numa_nodes = 1;
+  topology.hosts[0].memory_bytes = std::uint64_t{15} << 29;
+  machines::add_nic(topology, "a", 400);
+  const auto inspection = atoll::inspect(topology);
+  const std::string tree = to_tree(inspection);
+  CHECK(contains(tree, "\n  NUMA node 0\n    mlx5_0  infiniband"));
+  CHECK(contains(tree, "\n  ranks on CPU memory  -> mlx5_0\n"));
+  for (const char* contradiction : {"unknown", "not bound"})
+    CHECK_FALSE(contains(tree, contradiction));
+  // The tree and the picture round alike.
+  CHECK(contains(tree, ", 7.5 GiB\n"));
+  CHECK(contains(to_svg(inspection), ", 7.5 GiB<"));
 }
 
 TEST_CASE("matrix: how each pair is joined") {

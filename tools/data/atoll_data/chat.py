@@ -11,13 +11,11 @@ import json
 import re
 from pathlib import Path
 
+from . import built_in
 from .conversation import CLOSE, OPEN, REASONING
 from .errors import DataError, need
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-# What --template chatml names: the format of OpenAI's ChatML, which many models use.
-CHATML = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
 
 class TemplateRefuses(Exception):
@@ -69,9 +67,9 @@ def environment():
     return made
 
 
-def templates_of(folder, settings, given):
+def templates_of(folder, settings, given, tokenizer):
     """The texts of the chat templates by name, and where they are from. A single template is `default`. As in
-    transformers, files come before tokenizer_config.json. `given` is a name, a file or chatml."""
+    transformers, files come before tokenizer_config.json. `given` is a name, a file or one that is built in."""
     found, source = {}, "tokenizer_config.json"
     if folder:
         files = [("default", folder / "chat_template.jinja")]
@@ -89,14 +87,16 @@ def templates_of(folder, settings, given):
     if given in found:
         return {"default": found[given]}, f"{source}, template {given}"
     if given:
-        if given == "chatml" and not Path(given).exists():
-            return {"default": CHATML}, given
+        if given in built_in.NAMES and not Path(given).is_file():
+            return {"default": built_in.text_of(given, tokenizer, settings)}, given
         names = f"only templates with the names {', '.join(sorted(found))}" if found else "no template of this name"
         return {"default": read_text(Path(given), f"--template {given}",
-                                     f"; the tokenizer has {names}; --template takes a FILE or chatml as well")}, given
+                                     f"; the tokenizer has {names}; --template takes a FILE, chatml or mistral as well")}, given
     if not found:
+        fits = built_in.fitting(tokenizer, settings)
         raise DataError("the tokenizer has no chat_template.jinja and no chat_template in "
-                        "tokenizer_config.json: name a template with atoll-data --template FILE or --template chatml")
+                        "tokenizer_config.json: name a template with atoll-data --template FILE"
+                        + (f", or use --template {fits}, whose special tokens it has" if fits else ""))
     return found, source
 
 
@@ -112,8 +112,8 @@ def read_text(path, place, more=""):
 class Templates:
     """The chat templates of a tokenizer, compiled when a record needs them."""
 
-    def __init__(self, folder, settings, given, variables):
-        self.texts, self.source = templates_of(folder, settings, given)
+    def __init__(self, folder, settings, given, variables, tokenizer):
+        self.texts, self.source = templates_of(folder, settings, given, tokenizer)
         self.settings, self.variables = settings, variables
         self.compiled = {}
 

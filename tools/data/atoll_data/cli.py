@@ -12,8 +12,8 @@ import signal
 import sys
 import time
 
-from . import documents, pages, records, token_file
-from .errors import DataError, parse_json
+from . import documents, encoding, pages, records, token_file
+from .errors import DataError, MissingPackage, need_all, parse_json
 
 CHUNK = 128  # records that a process converts at once
 
@@ -80,7 +80,8 @@ def parse(arguments):
     parser.add_argument("--ending", help="read all files as if their names had this ending, for example jsonl")
     parser.add_argument("--field", help="the key of the text in records of text; default: text")
     parser.add_argument("--template", metavar="FILE|NAME", help="chat template: a file, the name of one of the "
-                        "tokenizer's, or chatml; default: tool_use for records with tools if it exists, else default")
+                        "tokenizer's, or one that is built in (chatml, mistral); default: tool_use for records with tools "
+                        "if it exists, else default")
     parser.add_argument("--template-args", metavar="JSON", default="{}",
                         help="variables of the chat template, for example '{\"enable_thinking\": false}'")
     parser.add_argument("--bos", metavar="TOKEN", help="begins a text; default: the tokenizer's")
@@ -146,6 +147,20 @@ def read_all(options):
         raise DataError(f"{', '.join(options.input)}: no record"
                         + (f" could be read: {problems[0]}" if problems else ""))
     return itertools.islice(itertools.chain(first, found), options.samples)
+
+
+def read_with_packages(options):
+    """read_all(), or one error that names all missing Python packages."""
+    found, wanted = None, {}
+    try:
+        found = read_all(options)
+    except MissingPackage as error:
+        wanted = error.args[0]
+    wanted = wanted | encoding.package_of(options.tokenizer)
+    if options.format == "chat" or options.template is not None:
+        wanted["jinja2"] = "a chat template"
+    need_all(wanted)
+    return found
 
 
 def check_use(options, field):
@@ -295,6 +310,8 @@ def show(tokenizer, place, ids, mask):
     print("  ids    ", " ".join(map(str, ids)))
     print("  trained", " ".join(map(str, (id if bit == 49 else "." for id, bit in zip(ids, mask)))))
     pieces, at = tokenizer.pieces(), 0
+    for name, id in tokenizer.special.items():  # some have no text
+        pieces[id] = name.encode()
     for bit, run in itertools.groupby(mask):
         count = len(list(run))
         text = b"".join(pieces[id] for id in ids[at:at + count]).decode(errors="replace")
@@ -323,7 +340,7 @@ def show_first(options, converter, found):
 def write(options):
     if options.output:
         token_file.check_output(options.output, options.input)
-    found = read_all(options)
+    found = read_with_packages(options)
     converter = documents.Converter(options)
     if options.show > 0:
         shown = show_first(options, converter, found)

@@ -74,7 +74,7 @@ class Converter:
         options = self.options
         if self.templates is None:
             folder = None if options.tokenizer == "bytes" else encoding.find_files(options.tokenizer)[1]
-            self.templates = chat.Templates(folder, self.settings, options.template, options.variables)
+            self.templates = chat.Templates(folder, self.settings, options.template, options.variables, self.tokenizer)
         messages, tools = conversation.messages_of(place, record), conversation.tools_of(place, record)
         template = self.templates.choose(place, tools)
         try:

@@ -74,8 +74,7 @@ class SentencePiece:
     """A SentencePiece model, as --tokenizer of atoll-train."""
 
     def __init__(self, path, settings):
-        library = need("sentencepiece", f"{path}: a SentencePiece model",
-                       other=", or use the tokenizer.json of the same model (pip install tokenizers)")
+        library = need("sentencepiece", f"{path}: a SentencePiece model")
         data = path.read_bytes()
         try:
             self.model = self.inner = library.SentencePieceProcessor(model_proto=data)
@@ -301,6 +300,15 @@ def override(tokenizer, what, name, token):
     if name == "eos" and tokenizer.pad == tokenizer.eos:
         tokenizer.pad = id
     setattr(tokenizer, name, id)
+
+
+def package_of(what):
+    """The Python package that a tokenizer needs, and what for."""
+    if what == "bytes":
+        return {}
+    file = find_files(what)[0]
+    is_json = file.suffix == ".json"
+    return {"tokenizers": f"{file}: a tokenizer.json"} if is_json else {"sentencepiece": f"{file}: a SentencePiece model"}
 
 
 def load(what, overrides):

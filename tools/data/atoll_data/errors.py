@@ -2,18 +2,39 @@
 import importlib
 import json
 
+DEBIAN = {"jinja2", "sentencepiece"}  # packages that Debian has as python3-NAME
+
 
 class DataError(Exception):
     """Wrong input. The text names the file, the record and the remedy."""
 
 
-def need(module, purpose, package=None, other=""):
-    """Imports an optional module, or says how to install it. `other` is another remedy."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = package or module
-        raise DataError(f"{purpose} needs the Python package {package}: pip install {package}{other}") from None
+class MissingPackage(DataError):
+    """Python packages are missing. The argument has what each is for, by name."""
+
+    def __str__(self):
+        purposes, names = self.args[0].values(), list(self.args[0])
+        needs = "need the Python packages" if len(names) > 1 else "needs the Python package"
+        debian = ", or apt install " + " ".join(f"python3-{name}" for name in names) if DEBIAN.issuperset(names) else ""
+        return f"{' and '.join(purposes)} {needs} {' and '.join(names)}: pip install {' '.join(names)}{debian}"
+
+
+def need(module, purpose):
+    """Imports an optional module, or says how to install it."""
+    need_all({module: purpose})
+    return importlib.import_module(module)
+
+
+def need_all(purposes):
+    """Imports modules; one error names all that are missing. `purposes` has what each is for, by name."""
+    missing = {}
+    for module, purpose in purposes.items():
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            missing[module.partition(".")[0]] = purpose
+    if missing:
+        raise MissingPackage(missing)
 
 
 def parse_json(text, place, whole_file=False):

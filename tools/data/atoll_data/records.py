@@ -127,7 +127,7 @@ def _json(path):
 
 
 def _parquet(path):
-    parquet = need("pyarrow.parquet", f"{path}: reading Parquet", "pyarrow")
+    parquet = need("pyarrow.parquet", f"{path}: reading Parquet")
     try:
         file = parquet.ParquetFile(path)
         yield from _rows(path, file.iter_batches(batch_size=1024), file.metadata.num_rows)

@@ -116,6 +116,15 @@ std::vector<fs::path> find_checkpoints(const fs::path& out) {
   return folders;
 }
 
+fs::path config_of_checkpoint(const fs::path& checkpoint) {
+  std::error_code ignored;
+  const fs::path above = (checkpoint / "").parent_path().parent_path();
+  for (const fs::path& out : {above, above.parent_path()}) {  // of OUT/best, OUT/checkpoints/STEP
+    if (fs::exists(out / "config.toml", ignored)) return out / "config.toml";
+  }
+  return {};
+}
+
 void link_checkpoint(const fs::path& out, const std::string& name, std::int64_t step) {
   const fs::path link = out / name, draft = out / (name + ".link");
   std::error_code error;

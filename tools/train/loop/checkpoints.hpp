@@ -20,6 +20,9 @@ std::filesystem::path checkpoint_folder(const std::filesystem::path& out, std::i
 // Error(io).
 std::vector<std::filesystem::path> find_checkpoints(const std::filesystem::path& out);
 
+// The config.toml of the run that saved a checkpoint; empty if there is none.
+std::filesystem::path config_of_checkpoint(const std::filesystem::path& checkpoint);
+
 // Lets the link `checkpoint` or `best` lead to the checkpoint of `step`. Leaves a folder of that name
 // alone. Throws Error(io).
 void link_checkpoint(const std::filesystem::path& out, const std::string& link, std::int64_t step);

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "data/sources.hpp"
+#include "fail.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/model_source.hpp"
 #include "loop/trainer.hpp"
@@ -49,8 +50,9 @@ void Trainer::print_evaluation() {
   evaluate(record);
   if (world_.rank() != 0) return;
   const auto print = [&](const char* what, double loss) {
-    fmt::print("{}: loss {:.4f}, perplexity {:.4g} on {} samples of {}\n", what, loss,
-               std::exp(loss), setup_.eval->size(), setup_.eval->name());
+    fmt::print("{}: loss {:.4f}, perplexity {:.4g} on {} of {}\n", what, loss, std::exp(loss),
+               counted(static_cast<std::int64_t>(setup_.eval->size()), "sample"),
+               setup_.eval->name());
   };
   print(setup_.model.name.c_str(), *record.eval_loss);
   if (record.eval_loss_average) print("its average", *record.eval_loss_average);

@@ -208,7 +208,7 @@ void export_model(const atoll::World& world, const RunOptions& options, const Se
     try {
       make_directory(folder);
     } catch (const Error&) {
-      // export_weights() throws the reason on all ranks.
+      // export_weights() fails for the same reason, and then throws on all ranks.
     }
   }
   if (options.lora_rank > 0 && !options.lora_merge) {

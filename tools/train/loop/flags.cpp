@@ -118,15 +118,18 @@ std::vector<Flag> data_flags() {
 std::vector<Flag> model_flags() {
   return {
       {"--model", &O::model,
-       "preset, the path of a Hugging Face config.json, a folder with one, or ORG/NAME[@REVISION] "
-       "in the Hub's local cache (HF_HUB_CACHE, HF_HOME); a folder's or the Hub's weights are "
+       "preset, the path of a Hugging Face config.json, a folder with one, a run as for --init, or "
+       "ORG/NAME[@REVISION] in the Hub's local cache (HF_HUB_CACHE, HF_HOME); a folder's or the "
+       "Hub's weights are "
        "loaded. A preset has as many token ids as the tokenizer",
        Idle{[](const O& o) { return !o.init.empty() && o.init != "none"; },
             "with --init, whose folder has the model"}},
       {"--init", &O::init,
        "Hugging Face weights to start from: a .safetensors file, a folder of them or ORG/NAME in "
-       "the Hub's local cache; the config.json beside them replaces --model. none: random weights. "
-       "Default: those of --model, if it has any"},
+       "the Hub's local cache; the config.json beside them replaces --model. Or an earlier run: "
+       "its "
+       "results folder or a checkpoint, from whose weights a new training starts. none: random "
+       "weights. Default: those of --model, if it has any"},
       {"--freeze", &O::freeze,
        "parameters that stay untrained, as comma-separated patterns of Hugging Face names: "
        "'model.embed_tokens.*,*norm.weight'"},
@@ -227,8 +230,10 @@ std::vector<Flag> optimizer_flags() {
        "keep a moving average of the weights with this decay, for example 0.999, evaluate it as "
        "well, and write it with --export; 0 keeps none",
        below_1,
-       Idle{[](const O& o) { return o.export_weights.empty() && !has_evaluation(o); },
-            "without --export and without an evaluation"}},
+       Idle{[](const O& o) {
+              return o.export_weights.empty() && !has_evaluation(o) && !o.save_checkpoint;
+            },
+            "without --export, an evaluation or a checkpoint"}},
       {"--clip", &O::clip, "largest global gradient norm; 0 disables clipping", not_negative,
        of_optimizer},
       {"--skip-nonfinite,!--no-skip-nonfinite", &O::skip_nonfinite,

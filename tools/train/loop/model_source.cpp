@@ -12,6 +12,8 @@
 #include "fail.hpp"
 #include "json_reader.hpp"
 #include "loop/adapters.hpp"
+#include "loop/checkpoints.hpp"
+#include "loop/run_source.hpp"
 #include "loop/weight_files.hpp"
 #include "model/hf_config.hpp"
 #include "model/hub_cache.hpp"
@@ -71,12 +73,10 @@ fs::path config_in(const fs::path& folder, const RunOptions& options) {
   const fs::path file = folder / "config.json";
   if (fs::exists(file)) return file;
   if (has_adapters(folder)) refuse_adapters(folder, options);
-  const bool is_run = fs::exists(folder / "steps.jsonl") || fs::exists(folder / "index.json");
+  const bool is_run = fs::exists(folder / "steps.jsonl");
   fail(ErrorCode::not_found, "{}: {} does not exist: name the folder of a model{}",
        model_flag(options), file.string(),
-       is_run ? "; for a run with --out OUT, `atoll-train --evaluate --config OUT/config.toml "
-                "--resume OUT/best` evaluates the best checkpoint, and --steps N --export MODEL in "
-                "place of --evaluate writes the model, where N is the step of the checkpoint"
+       is_run ? ", or a run with a checkpoint, which this run does not have"
               : ", or copy its config.json beside the weights; --export FOLDER writes one");
 }
 
@@ -112,6 +112,13 @@ ModelSource in_folder(const fs::path& folder, const RunOptions& options) {
   return {read_hf_config(file), {}, file};
 }
 
+// The model of a run, with the weights of its checkpoint.
+ModelSource of_run(const fs::path& checkpoint, const RunOptions& options) {
+  ModelSource source{model_of_checkpoint(checkpoint, options), {}, {}};
+  if (options.init != "none") source.checkpoint = checkpoint;
+  return source;
+}
+
 ModelSource find(const RunOptions& options, std::int64_t vocab) {
   if (has_init(options)) {
     fs::path place = options.init;
@@ -119,6 +126,7 @@ ModelSource find(const RunOptions& options, std::int64_t vocab) {
     if (!fs::exists(place)) {
       fail(ErrorCode::not_found, "--init {}: no such file or folder", options.init);
     }
+    if (const auto run = checkpoint_at(place); !run.empty()) return of_run(run, options);
     return with_weights(fs::is_directory(place) ? place : place.parent_path(), place, options);
   }
   if (options.model.ends_with(".json")) {
@@ -131,6 +139,7 @@ ModelSource find(const RunOptions& options, std::int64_t vocab) {
     const bool copies = options.data == "synthetic:copy";
     return {preset(options.model, copies ? copy_vocabulary : vocab), {}, {}};
   }
+  if (const auto run = checkpoint_at(options.model); !run.empty()) return of_run(run, options);
   if (fs::is_directory(options.model)) return in_folder(options.model, options);
   if (is_hub_name(options.model)) return in_folder(cached_model(options.model), options);
   return {preset(options.model), {}, {}};  // throws an error that lists the presets
@@ -238,6 +247,10 @@ void choose_tokenizer(RunOptions& options) {
   if (!is_auto || !std::ranges::all_of(sources, is_text)) return;
   const fs::path folder = folder_of_model(options);
   if (folder.empty()) return;
+  if (const auto run = checkpoint_at(folder); !run.empty()) {
+    if (const auto name = tokenizer_of_run(run); !name.empty()) options.tokenizer = name;
+    return;
+  }
   if (has_adapters(folder) && !fs::exists(folder / "config.json", ignored)) {
     refuse_adapters(folder, options);
   }
@@ -255,7 +268,8 @@ std::string unapplied_adapters(const ModelSource& source) {
 
 std::string few_ids(const ModelSource& source, const Tokenizer& tokenizer) {
   const std::int64_t ids = tokenizer.vocab_size();
-  if (source.weights.empty() || 10 * ids >= 9 * source.config.vocab) return "";
+  const bool is_trained = !source.weights.empty() || !source.checkpoint.empty();
+  if (!is_trained || 10 * ids >= 9 * source.config.vocab) return "";
   return fmt::format(
       "the model has {} ids, but the data have at most {} ({}): if this is not the tokenizer that "
       "the weights were trained with, the ids mean other text to the model; name its tokenizer by "
@@ -268,6 +282,10 @@ std::string model_name(const RunOptions& options) {
   if (is_preset(text)) return text;
   const fs::path path = text;
   std::error_code ignored;
+  if (const auto run = checkpoint_at(path); !run.empty()) {
+    const fs::path config = config_of_checkpoint(run);
+    return folder_name(config.empty() ? path : config.parent_path());
+  }
   if (fs::is_directory(path, ignored)) return folder_name(path);
   if (path.extension() == ".safetensors" || path.filename() == "config.json") {
     return folder_name(path.has_parent_path() ? path.parent_path() : fs::path("."));

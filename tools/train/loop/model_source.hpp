@@ -15,10 +15,12 @@ struct ModelSource {
   ModelConfig config;
   std::filesystem::path weights;  // file or folder of the weights to start from; empty: random
   std::filesystem::path file;     // path of the config.json; empty for a preset
+  std::filesystem::path
+      checkpoint{};  // of the run whose weights are the start, instead of `weights`
 };
 
 // Reads the model of --init, otherwise that of --model. A model with weights starts from them,
-// unless --init is "none". A preset has `vocab` ids, or its usual number of them if `vocab` is 0.
+// unless --init is "none". Both flags may name a run. A preset has `vocab` ids, or its usual number of them if `vocab` is 0.
 // Throws Error(not_found, io, bad_data or unsupported) that names the file, and for a folder that has
 // adapters (LoRA) and no model.
 ModelSource find_model(const RunOptions& options, std::int64_t vocab);

@@ -133,17 +133,19 @@ void check_steps(const RunOptions& options) {
   require(options.steps >= (options.export_weights.empty() ? 1 : 0),
           "--steps: must be at least 1; with --export, 0 only reads and writes the weights");
   if (!options.max_time.empty()) parse_duration("--max-time", options.max_time);
-  // With --resume auto, --init is where the first job of several starts.
-  const bool starts_twice = !options.resume.empty() && options.resume != "auto" &&
-                            !options.init.empty() && options.init != "none" && !options.evaluate;
-  require(!starts_twice,
-          "--init {}: the checkpoint of --resume has the weights; remove one of the two flags",
-          options.init);
+}
+
+// The usual warm-up would take all steps of a short run.
+void shorten_warmup(RunOptions& options) {
+  if (options.usual_warmup && options.warmup_steps >= options.steps) {
+    options.warmup_steps = options.steps / 10;
+  }
 }
 
 }  // namespace
 
 RunOptions resolved(RunOptions options) {
+  if (options.epochs == 0) shorten_warmup(options);
   // Rows of synthetic:copy have seq tokens; short rows teach copying as well as long ones.
   if (options.seq == 0) options.seq = options.data == "synthetic:copy" ? 64 : 512;
   if (options.evaluate && options.eval_data.empty() && options.eval_split == 0) {
@@ -151,6 +153,10 @@ RunOptions resolved(RunOptions options) {
     if (options.eval_samples == 0) options.eval_samples = options.samples;
   }
   return options;
+}
+
+bool only_exports(const RunOptions& options) {
+  return options.steps == 0 && options.epochs == 0 && !options.export_weights.empty();
 }
 
 void check(const RunOptions& options) {
@@ -174,6 +180,7 @@ void count_steps(RunOptions& options, std::int64_t samples) {
     const double steps = std::ceil(options.epochs * static_cast<double>(of_epoch));
     require(steps < 1e15, "--epochs {}: {:.3g} steps are too many", options.epochs, steps);
     options.steps = static_cast<std::int64_t>(steps);
+    shorten_warmup(options);
   }
   if (options.warmup_ratio > 0) {
     const double steps = std::ceil(options.warmup_ratio * static_cast<double>(options.steps));

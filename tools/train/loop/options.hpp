@@ -85,7 +85,9 @@ struct RunOptions : DataFlags,
                     MachineFlags,
                     StepFlags,
                     ResultFlags {
-  std::string config_text;  // all flags in the format of --config, for the results folder
+  bool usual_warmup = false;  // no flag sets the warm-up, so that short runs shorten it
+  std::string config_file;    // the file of --config; "" without one
+  std::string config_text;    // all flags in the format of --config, for the results folder
 };
 
 // What the value of a flag is for; it may be for several of these.
@@ -109,6 +111,9 @@ nlohmann::json to_json(const RunOptions& options, Use use = Use::saved);
 
 // Returns the options with the defaults that depend on the data filled in.
 RunOptions resolved(RunOptions options);
+
+// Whether the run only writes --export, by --steps 0.
+bool only_exports(const RunOptions& options);
 
 // Checks resolved options, each by itself and beside the others. Reads no file and communicates
 // with no rank. Throws Error(invalid_argument) that names the flag.

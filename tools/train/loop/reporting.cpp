@@ -10,6 +10,7 @@
 
 #include "fail.hpp"
 #include "loop/checkpoints.hpp"
+#include "loop/engine_model.hpp"
 #include "loop/exporting.hpp"
 #include "loop/model_source.hpp"
 #include "loop/run_plan.hpp"
@@ -96,8 +97,8 @@ void Reporting::end_line() {
 void Reporting::clean_up() const {
   std::vector<fs::path> files = export_files(options_);
   if (!options_.trace.empty()) files.emplace_back(options_.trace);
-  for (const char* name :
-       {"run_args.json", "config.toml", "steps.jsonl", "metrics.json", "report.html"}) {
+  for (const char* name : {"run_args.json", "config.toml", "config-resumed.toml", "steps.jsonl",
+                           "metrics.json", "report.html"}) {
     files.push_back(out_ / name);
   }
   const std::vector<fs::path> removed = remove_left_overs(checkpoints_folder(out_), files);
@@ -132,6 +133,15 @@ void Reporting::warn_of_batches() const {
   }
 }
 
+// How many parameters are trained, if some are frozen: ", 1.20 M (0.5 %) of them trained".
+std::string Reporting::trained_part() const {
+  const auto all = static_cast<double>(parameter_count(setup_.model));
+  const auto frozen = static_cast<double>(frozen_count(setup_.model, options_.freeze));
+  if (frozen == 0) return "";
+  return fmt::format(", {:.4g} M ({:.2g} %) of them trained,", (all - frozen) / 1e6,
+                     100 * (all - frozen) / all);
+}
+
 // Logs how the run is set up.
 void Reporting::log_plan() const {
   for (const auto& line : setup_.dataset.warnings) log::warn("{}", line);
@@ -147,17 +157,19 @@ void Reporting::log_plan() const {
   }
   for (const auto& finding : setup_.mesh.findings()) log::warn("{}", atoll::to_line(finding));
   const auto shape = engine_.sharding();
-  log::info("{}: {:.2f} M parameters in {}{} on {} ranks, backend {}", setup_.model.name,
-            static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,
-            options_.fp8 ? " with products in fp8" : "", world_.size(), engine_.backend());
+  log::info("{}: {:.2f} M parameters{} in {}{} on {}, backend {}", setup_.model.name,
+            static_cast<double>(parameter_count(setup_.model)) / 1e6, trained_part(),
+            options_.dtype, options_.fp8 ? " with products in fp8" : "",
+            counted(world_.size(), "rank"), engine_.backend());
   const bool unknown = options_.dry_run && !options_.resume.empty();
   if (first_step_ == 0 && !unknown) {
-    log::info("{}", setup_.weights.empty()
+    log::info("{}", !setup_.starts_trained()
                         ? fmt::format("random weights by --seed {}", options_.seed)
                         : fmt::format("weights of {}", setup_.given));
   }
-  log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
-            setup_.mesh.reason(), name(setup_.choice.strategy), shape.replicate, shape.shard);
+  log::info("mesh {} ({}); {}: {} of {}", setup_.mesh.to_string(), setup_.mesh.reason(),
+            name(setup_.choice.strategy), counted(shape.replicate, "replica"),
+            counted(shape.shard, "shard"));
   if (!options_.mesh.empty() && !(setup_.mesh.shape() == shape)) {
     log::warn(
         "--mesh {} has no effect on shards with {}: only hybrid_shard and hybrid_shard_grad "
@@ -172,11 +184,19 @@ void Reporting::log_plan() const {
     log::info("--warmup-ratio {}: the learning rate rises in the first {} of {} steps",
               options_.warmup_ratio, options_.warmup_steps, options_.steps);
   }
+  if (options_.usual_warmup && options_.warmup_steps != RunOptions().warmup_steps &&
+      first_step_ == 0) {
+    log::info("--warmup-steps {}: the usual {} would take all of the {}", options_.warmup_steps,
+              RunOptions().warmup_steps, counted(options_.steps, "step"));
+  }
   for (const auto& line : statistics_lines(setup_.dataset)) log::info("{}", line);
   if (setup_.eval) {
-    log::info("evaluation on {} samples of {}", setup_.eval->size(), setup_.eval->name());
+    log::info("evaluation on {} of {}",
+              counted(static_cast<std::int64_t>(setup_.eval->size()), "sample"),
+              setup_.eval->name());
   }
-  log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
+  log::info("{} of {}, {} per step; results in {}",
+            counted(static_cast<std::int64_t>(setup_.dataset.size()), "sample"),
             setup_.dataset.name(), options_.global_batch, out_.string());
   warn_of_batches();
   const bool beside = options_.checkpoint_beside && options_.checkpoint_every > 0;
@@ -203,13 +223,20 @@ void Reporting::log_dry_run(Batches& batches) const {
     flop += training_flops(setup_.model, plan.lengths) / static_cast<double>(sampled);
   }
   const auto steps = static_cast<double>(options_.steps);
-  log::info(
-      "a step: {} samples, {:.0f} tokens and {:.0f} of padding, {:.4g} TFLOP; {} micro batches of "
-      "{} rows on each rank",
-      plan.samples, real, padded, flop * 1e-12, plan.micro_batches, options_.micro_batch);
-  log::info("{} steps: {:.2f} epochs, {:.4g} M tokens, {:.4g} PFLOP", options_.steps,
+  log::info("a step: {}, {:.0f} tokens and {:.0f} of padding, {:.4g} TFLOP; {} of {} on each rank",
+            counted(plan.samples, "sample"), real, padded, flop * 1e-12,
+            counted(plan.micro_batches, "micro batch", "micro batches"),
+            counted(options_.micro_batch, "row"));
+  log::info("{}: {:.2f} epochs, {:.4g} M tokens, {:.4g} PFLOP", counted(options_.steps, "step"),
             steps / static_cast<double>(batches.steps_per_epoch()), steps * real * 1e-6,
             steps * flop * 1e-15);
+  const std::uint64_t planned = engine_.memory().total(), available = setup_.memory.bytes;
+  if (available > 0 && planned > available) {
+    log::warn(
+        "the plan does not fit: it needs {:.1f} GB, and a rank of this machine has {:.1f} GB: use "
+        "a smaller --micro-batch or --seq, --recompute full, --strategy auto, or more ranks",
+        static_cast<double>(planned) / 1e9, static_cast<double>(available) / 1e9);
+  }
   log::info("dry run: nothing was trained or written");
 }
 
@@ -228,7 +255,11 @@ void Reporting::write_arguments() const {
     if (!trap.id.starts_with("mesh_")) log::warn("{}", to_line(trap));
   }
   write_json_atomic(out_ / "run_args.json", args);
-  if (!options_.config_text.empty()) write_file_atomic(out_ / "config.toml", options_.config_text);
+  if (options_.config_text.empty()) return;
+  // The file of the first start stays as it is.
+  std::error_code ignored;
+  const bool keeps = first_step_ > 0 && fs::exists(out_ / "config.toml", ignored);
+  write_file_atomic(out_ / (keeps ? "config-resumed.toml" : "config.toml"), options_.config_text);
 }
 
 // Starts what --metrics-port asks for.

@@ -57,6 +57,7 @@ class Reporting {
   void clean_up() const;
   void set_aside() const;
   void warn_of_batches() const;
+  std::string trained_part() const;
   void log_plan() const;
   void write_arguments() const;
   void serve();

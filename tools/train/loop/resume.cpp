@@ -24,6 +24,9 @@ namespace fs = std::filesystem;
 namespace fsdp = atoll::fsdp;
 using nlohmann::json;
 
+// Whether the run goes on with the training of the checkpoint.
+bool trains(const RunOptions& options) { return !options.evaluate && !only_exports(options); }
+
 json optimizer_settings(const RunOptions& options) {
   json settings = to_json(options, Use::resumed);
   settings["name"] = options.optimizer;
@@ -78,14 +81,23 @@ std::string difference(const std::string& name, const json& saved, const json& m
   return fmt::format("{}: {}, in the checkpoint {}", name, shown(mine), shown(saved));
 }
 
+// The advice to take the flags of the run that has saved the checkpoint, unless the run has them.
+std::string with_config(const RunOptions& options, const fs::path& folder) {
+  const fs::path config = config_of_checkpoint(folder);
+  std::error_code ignored;
+  if (config.empty() || fs::equivalent(config, options.config_file, ignored)) return "";
+  return fmt::format("start it with --config {}, which has the flags of that run; or ",
+                     config.string());
+}
+
 // Throws an error that names every difference that the user has not allowed.
 void compare_runs(const atoll::World& world, const RunOptions& options, const fs::path& folder,
                   const json& saved, const json& mine) {
   std::vector<std::string> differences, changed, unknown;
   const auto& allowed = options.resume_with_changes;
   for (const auto& [name, value] : mine.items()) {
-    // An evaluation needs no more than weights of the same model.
-    if (options.evaluate && name != "model" && name != "frozen") continue;
+    // Evaluations and exports need no more than weights of the same model.
+    if (!trains(options) && name != "model" && name != "frozen") continue;
     if (!saved.contains(name)) {
       unknown.push_back(name);
       continue;
@@ -101,9 +113,10 @@ void compare_runs(const atoll::World& world, const RunOptions& options, const fs
   }
   if (differences.empty()) return;
   fail(ErrorCode::mismatch,
-       "--resume {}: the run differs from that of the checkpoint: {}: use the same, or add "
+       "--resume {}: the run differs from that of the checkpoint: {}: {}use the same, or add "
        "--resume-with-changes {}",
-       folder.string(), fmt::join(differences, "; "), fmt::join(changed, ","));
+       folder.string(), fmt::join(differences, "; "), with_config(options, folder),
+       fmt::join(changed, ","));
 }
 
 // Steps completed by the run that saved the checkpoint, skipped updates included.
@@ -136,9 +149,9 @@ struct Recorded {
 // Throws an error if only one of run and checkpoint averages weights.
 void check_average(const RunOptions& options, const fs::path& folder, bool has_average) {
   if (has_average == (options.ema > 0)) return;
-  fail(ErrorCode::mismatch, "--resume {}: the checkpoint has {}", folder.string(),
-       has_average ? "an average of weights: add the --ema of its run"
-                   : "no average of weights: leave --ema out");
+  fail(ErrorCode::mismatch, "--resume {}: the checkpoint has {}: {}{}", folder.string(),
+       has_average ? "an average of weights" : "no average of weights",
+       with_config(options, folder), has_average ? "add the --ema of its run" : "leave --ema out");
 }
 
 // Returns what a checkpoint records, without loading it; nothing if its index cannot be read, which
@@ -167,20 +180,20 @@ json recorded_member(const json& saved, const char* name, const char* member) {
 }
 
 // A model with adapters has other parameters than one without.
-void check_lora(const fs::path& folder, const json& saved, const json& mine) {
+void check_lora(const RunOptions& options, const fs::path& folder, const json& saved,
+                const json& mine) {
   const json theirs = recorded_member(saved, "model", "lora_rank");
   const auto own = mine["model"]["lora_rank"].get<std::int64_t>();
   if (!theirs.is_number_integer() || (theirs > 0) == (own > 0)) return;
   if (theirs > 0) {
-    fail(ErrorCode::mismatch, "--resume {}: the checkpoint was trained with --lora-rank {}: add it",
-         folder.string(), theirs.get<std::int64_t>());
+    fail(ErrorCode::mismatch,
+         "--resume {}: the checkpoint was trained with --lora-rank {}: {}add it", folder.string(),
+         theirs.get<std::int64_t>(), with_config(options, folder));
   }
-  fail(
-      ErrorCode::mismatch,
-      "--resume {}: the checkpoint was trained without --lora-rank: export its weights: repeat the "
-      "command of its run with --resume {} --steps {} --export MODEL; then start with --init MODEL "
-      "--lora-rank {}",
-      folder.string(), folder.string(), steps_done(saved, folder), own);
+  fail(ErrorCode::mismatch,
+       "--resume {}: the checkpoint was trained without --lora-rank: write its model by "
+       "`atoll-train export {} MODEL`, and start with --init MODEL --lora-rank {}",
+       folder.string(), folder.string(), own);
 }
 
 // Loads a checkpoint. Errors of the library name functions of the library; errors of this function
@@ -200,30 +213,31 @@ Extra load_state(const fs::path& folder, RunOptimizer& optimizer, bool is_ours) 
     const std::size_t at = text.find(advice);
     if (at == text.npos) throw;
     throw Error(error.code(), text.substr(0, at) +
-                                  "to start from the weights alone, write them by the flags of the "
-                                  "run that saved and --export MODEL, and use --init MODEL" +
+                                  "to start from the weights alone, write them by `atoll-train "
+                                  "export " +
+                                  folder.string() + " MODEL`, and use --init MODEL" +
                                   text.substr(at + advice.size()));
   }
 }
 
 // The state of one kind of optimizer is of no use to another.
-void check_optimizer(const fs::path& folder, const json& saved, const json& mine) {
+void check_optimizer(const RunOptions& options, const fs::path& folder, const json& saved,
+                     const json& mine) {
   const json name = recorded_member(saved, "optimizer", "name");
   const std::string theirs = name.is_string() ? name : "", own = mine["optimizer"]["name"];
   if (theirs.empty() || theirs == own) return;
   fail(ErrorCode::mismatch,
        "--resume {}: the checkpoint has the state of --optimizer {}, with which {} cannot go on: "
-       "write its weights with --optimizer {} --resume {} --steps {} --export MODEL, and start "
-       "with --init MODEL",
-       folder.string(), theirs, own, theirs, folder.string(), steps_done(saved, folder));
+       "{}write its model by `atoll-train export {} MODEL`, and start with --init MODEL",
+       folder.string(), theirs, own, with_config(options, folder), folder.string());
 }
 
 Resumed load(atoll::World& world, const RunOptions& options, const fs::path& folder,
              const json& mine, RunOptimizer& optimizer) {
   const std::optional<Recorded> early = recorded(world, folder);
   if (early) {
-    check_optimizer(folder, early->extra, mine);
-    check_lora(folder, early->extra, mine);
+    check_optimizer(options, folder, early->extra, mine);
+    check_lora(options, folder, early->extra, mine);
     compare_runs(world, options, folder, early->extra, mine);
     check_average(options, folder, early->has_average);
   }
@@ -231,10 +245,19 @@ Resumed load(atoll::World& world, const RunOptions& options, const fs::path& fol
   if (!early) compare_runs(world, options, folder, saved, mine);
   const std::int64_t done = steps_done(saved, folder);
   require(
-      options.evaluate || done <= options.steps,
+      !trains(options) || done <= options.steps,
       "--resume {}: the checkpoint has {} steps, more than --steps {}: raise --steps, or resume "
       "an earlier checkpoint",
       folder.string(), done, options.steps);
+  if (world.rank() == 0 && !options.evaluate) {
+    const json ranks = saved.value("ranks", json());
+    const bool changed = trains(options) && ranks.is_number_integer() && ranks != world.size();
+    log::info(
+        "{} {} after step {}{}", trains(options) ? "resuming" : "exporting", folder.string(), done,
+        changed
+            ? fmt::format(", on {} ({} before)", counted(world.size(), "rank"), ranks.get<int>())
+            : "");
+  }
   return {done, std::move(saved)};
 }
 
@@ -301,11 +324,7 @@ std::optional<Resumed> resume(atoll::World& world, const RunOptions& options, co
   const auto folders = checkpoints_of_rank_0(world, out);
   for (std::size_t i = 0; i < folders.size(); ++i) {
     try {
-      Resumed resumed = load(world, options, folders[i], mine, optimizer);
-      if (world.rank() == 0) {
-        log::info("resuming {} after step {}", folders[i].string(), resumed.done);
-      }
-      return resumed;
+      return load(world, options, folders[i], mine, optimizer);
     } catch (const Error& error) {
       if (!is_damage(error.code()) || world.failure() || i + 1 == folders.size()) throw;
       if (world.rank() == 0) {

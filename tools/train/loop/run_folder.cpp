@@ -184,8 +184,8 @@ fs::path set_earlier_results_aside(const fs::path& out) {
   while (fs::exists(folder(), error)) ++number;
   make_directory(folder());
   // steps.jsonl goes last: a start that is killed before is repeated by the next one.
-  for (const char* name :
-       {"metrics.json", "run_args.json", "config.toml", "report.html", "steps.jsonl"}) {
+  for (const char* name : {"metrics.json", "run_args.json", "config.toml", "config-resumed.toml",
+                           "report.html", "steps.jsonl"}) {
     const fs::path from = out / name, to = folder() / name;
     if (::rename(from.c_str(), to.c_str()) != 0 && errno != ENOENT) fail_io(from, errno);
   }

@@ -99,6 +99,9 @@ std::string resume_rate(RunOptions& options, const nlohmann::json& saved, std::i
       if (before.lr == usual_rate) before.lr = rate_of_random_weights;
       if (options.lr == usual_rate) options.lr = before.lr;
     }
+    if (flag->name() == "--warmup-steps" && options.usual_warmup) {
+      options.warmup_steps = before.warmup_steps;
+    }
     const auto was = flag->value(before), is = flag->value(options);
     if (was != is)
       changes.push_back(fmt::format("{} was {} and is {}", flag->name(), was.dump(), is.dump()));

@@ -211,10 +211,10 @@ atoll::Mesh make_mesh(atoll::World& world, const RunOptions& options,
   if (options.mesh.empty()) return atoll::Mesh::plan(topology, world);
   const auto shape = atoll::parse_mesh(options.mesh);
   const int ranks = shape.replicate * shape.shard;
-  require(ranks == world.size(),
-          "--mesh {} needs {} ranks, but this job has {}: start it with mpirun -n {}, or use "
-          "another mesh",
-          options.mesh, ranks, world.size(), ranks);
+  require(
+      ranks == world.size(),
+      "--mesh {} needs {}, but this job has {}: start it with mpirun -n {}, or use another mesh",
+      options.mesh, counted(ranks, "rank"), world.size(), ranks);
   return atoll::Mesh::make(world, shape, topology);
 }
 
@@ -229,8 +229,8 @@ void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::
       "--fp8: this run computes on CPUs, which have no products in fp8; remove the flag, or use "
       "--device cuda");
   require(options.secondary_shards == 0 || world.size() % options.secondary_shards == 0,
-          "--secondary-shards {}: {} ranks do not form groups of {}", options.secondary_shards,
-          world.size(), options.secondary_shards);
+          "--secondary-shards {}: groups of {} do not divide {}", options.secondary_shards,
+          options.secondary_shards, counted(world.size(), "rank"));
   // A job of several ranks notices a missing backend later, when it opens the backend.
   if (world.size() > 1 || options.backend.empty()) return;
   std::vector<std::string> names;
@@ -281,7 +281,8 @@ void check_host_memory(const PlannedRun& run, int micro_batches, fsdp::Strategy 
   const auto gigabytes = [](std::uint64_t count) { return static_cast<double>(count) / 1e9; };
   std::string why;
   if (memory.bytes > 0 && bytes > memory.bytes) {
-    why = fmt::format("the share of a rank in this machine is {:.1f} GB", gigabytes(memory.bytes));
+    why = fmt::format("each rank's share of the memory of this machine is {:.1f} GB",
+                      gigabytes(memory.bytes));
   } else {
     try {
       (void)atoll::Device::cpu().allocate(bytes);
@@ -417,8 +418,10 @@ DeviceMemory memory_beside(atoll::World& world, const atoll::Topology& topology,
 Setup prepare(atoll::World& world, RunOptions& options) {
   const Phase phase("preparing the run");
   check(options);
-  const bool writes = !options.dry_run && !options.evaluate;
-  if (!options.evaluate) {
+  const bool writes = !options.dry_run && !options.evaluate && !only_exports(options);
+  if (only_exports(options)) {
+    if (world.rank() == 0) check_flag("--export", [&] { check_export(options); });
+  } else if (!options.evaluate) {
     check_results(world, options, run_directory(options.out, run_name(options)));
   }
   compare_flags(world, options);
@@ -465,6 +468,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
           std::move(in.data.eval),
           std::move(in.weights),
           in.source.file,
+          std::move(in.source.checkpoint),
           std::move(in.given),
           std::move(mesh),
           std::move(machine),

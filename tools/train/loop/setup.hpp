@@ -26,6 +26,7 @@ struct Setup {
   std::optional<Dataset> eval;                 // samples of the evaluation
   std::vector<std::filesystem::path> weights;  // the files of --init
   std::filesystem::path config;                // the config.json of the model; empty for a preset
+  std::filesystem::path checkpoint;            // of the run that --init or --model names
   std::string given;  // value of --init or --model that names the weights, before share_files()
   atoll::Mesh mesh;
   Machine machine;  // device and kernels, which have reserved scratch memory for the model
@@ -35,7 +36,9 @@ struct Setup {
   std::string micro_batch_why;  // how --micro-batch 0 chose the rows; empty if the user chose them
   std::string threads_why;  // the limits that decided the number for --threads 0; empty if none did
   std::string rate_why{};   // why --lr is what it is, for the log; empty if it was given
-  RunFolder folder;         // the lock of the results folder; none for --dry-run
+  bool starts_trained() const { return !weights.empty() || !checkpoint.empty(); }
+
+  RunFolder folder;  // the lock of the results folder; none for --dry-run
 };
 
 // Opens the data of training and of evaluation. Throws like open_run_data().

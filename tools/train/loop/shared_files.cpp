@@ -81,7 +81,7 @@ std::vector<Place> places_of(const RunOptions& options) {
   return places;
 }
 
-// Returns the value of --data with the copy of a place.
+// Returns the value of --data in which sources at the path of `place` have the path `copy`.
 std::string with_copy(const std::string& data, const std::string& type, const Place& place,
                       const fs::path& copy) {
   return replace_sources(data, type, [&](const SourceSpec& source) {

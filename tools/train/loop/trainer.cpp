@@ -15,6 +15,7 @@
 #include "loop/fabric_check.hpp"
 #include "loop/parameter_groups.hpp"
 #include "loop/resume.hpp"
+#include "loop/run_source.hpp"
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
 #include "report/log.hpp"
@@ -46,9 +47,9 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   make_state();
   if (options_.dry_run) {
     if (options_.resume.empty()) {
-      setup_.rate_why = choose_rate(options_, !setup_.weights.empty());
+      setup_.rate_why = choose_rate(options_, setup_.starts_trained());
     }
-  } else if (options_.evaluate) {
+  } else if (options_.evaluate || only_exports(options_)) {
     load();
   } else {
     start();
@@ -62,6 +63,10 @@ void Trainer::make_state() {
   const ActivationPlan plan = activation_plan(options_, setup_.memory.kind);
   engine_.memory().activations = bytes_beside_engine(options_, setup_.model, setup_.memory);
   check_memory();
+  const bool loads_others = options_.resume.empty() || options_.resume == "auto";
+  if (!setup_.checkpoint.empty() && loads_others && !options_.dry_run) {
+    start_from(options_, setup_, engine_);
+  }
   if (options_.dry_run && options_.optimizer == "muon") {
     param_groups(engine_, options_.group);  // checks them
     // An estimate: Muon's states need 4 to 8 bytes, and its buffers of whole matrices some more.
@@ -105,12 +110,13 @@ nlohmann::json Trainer::load() {
     require(!options_.evaluate || options_.resume.empty(),
             "--evaluate: --resume {} found no checkpoint in {}", options_.resume,
             reporting_.folder().string());
-    start_weights(options_, setup_, engine_);
+    if (setup_.checkpoint.empty()) start_weights(options_, setup_, engine_);
     if (averaging_) averaging_->start();
-    setup_.rate_why = choose_rate(options_, !setup_.weights.empty());
+    setup_.rate_why = choose_rate(options_, setup_.starts_trained());
   }
   resumed_ = resumed.has_value();
   recorded["schedule"] = schedule_of(options_);
+  recorded["ranks"] = world_.size();
   return recorded;
 }
 
@@ -347,19 +353,25 @@ void Trainer::save(std::int64_t done, bool at_end, bool is_best) {
   saving_->save(done, at_end, is_best);
 }
 
+void Trainer::export_weights() {
+  if (averaging_) {
+    compute_.synchronize();  // waits for the update of the average
+    averaging_->swap();
+  }
+  export_model(world_, options_, setup_, engine_);
+  if (averaging_) averaging_->swap();
+}
+
 // Writes what the end of a run leaves, most valuable first. The last checkpoint is saved before.
 void Trainer::write_results(RunResult& result, double wall_seconds) {
   setup_.folder.check();
   finish(result, wall_seconds);
   const bool complete = diverged_.empty() && stopping_.decided() == Stop::none;
   if (!options_.export_weights.empty() && complete) {
-    if (averaging_) {
-      compute_.synchronize();  // waits for the update of the average
-      averaging_->swap();
-    }
-    reporting_.results().attempt("--export",
-                                 [&] { export_model(world_, options_, setup_, engine_); });
-    if (averaging_) averaging_->swap();
+    reporting_.results().attempt("--export", [&] { export_weights(); });
+  } else if (complete && options_.save_checkpoint && world_.rank() == 0) {
+    log::info("`atoll-train export {} FOLDER` writes the model in Hugging Face's format",
+              reporting_.folder().string());
   }
   if (!options_.trace.empty()) {
     reporting_.results().attempt("--trace", [&] {
@@ -385,7 +397,12 @@ RunResult run(atoll::World& world, const RunOptions& options, const Inspect& ins
       trainer.print_evaluation();
       return {};
     }
-    RunResult result = trainer.run();
+    RunResult result;
+    if (only_exports(options)) {
+      trainer.export_weights();
+    } else {
+      result = trainer.run();
+    }
     if (inspect) inspect(trainer.engine());
     return result;
   } catch (const std::exception& error) {

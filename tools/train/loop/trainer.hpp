@@ -62,6 +62,8 @@ class Trainer {
   void log_dry_run() { reporting_.log_dry_run(batches_); }
   // Prints loss and perplexity of the weights, for --evaluate. Collective.
   void print_evaluation();
+  // Writes the model of --export. Collective; no pass may be open.
+  void export_weights();
   atoll::fsdp::Engine& engine() noexcept { return engine_; }
 
  private:

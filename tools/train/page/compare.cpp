@@ -112,16 +112,18 @@ Row row_of(const Figure& figure, const std::vector<RunFiles>& runs) {
   Row row{figure.name, {}, runs.size()};
   double best = 0;
   bool differ = false;
+  int known = 0;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const double value = value_of(figure, runs[i]);
     row.cells.push_back(std::isfinite(value) ? figure.text(value) : "-");
     differ = differ || row.cells[i] != row.cells[0];
     if (!std::isfinite(value) || figure.better == 0) continue;
+    ++known;
     if (row.best < runs.size() && figure.better * value <= figure.better * best) continue;
     best = value;
     row.best = i;
   }
-  if (!differ) row.best = runs.size();
+  if (!differ || known < 2) row.best = runs.size();
   return row;
 }
 
@@ -156,13 +158,14 @@ std::vector<Row> setting_rows(const std::vector<RunFiles>& runs) {
   return rows;
 }
 
-// Names of runs, or their folders where names are equal.
+// The names of the runs' folders, or their paths where names are equal.
 std::vector<std::string> titles(const std::vector<RunFiles>& runs) {
   std::map<std::string, int> times;
-  for (const RunFiles& run : runs) ++times[run.name];
+  for (const RunFiles& run : runs) ++times[folder_name(run.folder)];
   std::vector<std::string> all;
   for (const RunFiles& run : runs) {
-    all.push_back(times[run.name] == 1 ? run.name : run.folder.string());
+    const std::string name = folder_name(run.folder);
+    all.push_back(times[name] == 1 ? name : run.folder.string());
   }
   return all;
 }
@@ -216,7 +219,9 @@ std::string compare_text(const std::vector<RunFiles>& runs) {
   }
   std::string text;
   for (const Row& row : rows) text += line_of(row, widths);
-  text += "* best of the runs\n";
+  const bool has_best =
+      std::ranges::any_of(rows, [&](const Row& row) { return row.best < runs.size(); });
+  if (has_best) text += "* best of the runs\n";
   for (const std::string& note : notes_on(runs, names)) text += note + "\n";
   return text;
 }

@@ -111,6 +111,24 @@ bool RunFiles::has(const std::string& key) const {
 
 double RunFiles::metric(std::string_view key) const { return number(metrics, key); }
 
+std::string folder_name(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path clean = fs::absolute(folder, ignored).lexically_normal();
+  return (clean.has_filename() ? clean : clean.parent_path()).filename().string();
+}
+
+std::vector<fs::path> runs_at(const fs::path& folder) {
+  std::error_code ignored;
+  std::vector<fs::path> runs;
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
+    if (fs::is_regular_file(entry->path() / "steps.jsonl", ignored)) runs.push_back(entry->path());
+  }
+  std::ranges::sort(runs);
+  // A run may have the folders of earlier runs in it.
+  if (runs.empty() || fs::is_regular_file(folder / "steps.jsonl", ignored)) return {folder};
+  return runs;
+}
+
 RunFiles read_run(const fs::path& folder) {
   RunFiles run;
   run.folder = folder;
@@ -126,10 +144,8 @@ RunFiles read_run(const fs::path& folder) {
   check_settings(JsonReader(run.args, (folder / "run_args.json").string()));
   run.metrics = object_of(folder / "metrics.json");
   const auto named = run.metrics.find("run_name");
-  const fs::path clean = fs::absolute(folder, ignored).lexically_normal();
-  run.name = named != run.metrics.end() && named->is_string()
-                 ? named->get<std::string>()
-                 : (clean.has_filename() ? clean : clean.parent_path()).filename().string();
+  run.name = named != run.metrics.end() && named->is_string() ? named->get<std::string>()
+                                                              : folder_name(folder);
   return run;
 }
 

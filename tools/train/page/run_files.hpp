@@ -29,6 +29,12 @@ struct RunFiles {
   double metric(std::string_view key) const;
 };
 
+// The last part of a path, also of "." and "runs/".
+std::string folder_name(const std::filesystem::path& folder);
+
+// The runs in a folder of results folders, by name; the folder itself if it is a run or has none.
+std::vector<std::filesystem::path> runs_at(const std::filesystem::path& folder);
+
 // Throws Error(not_found) that names the folder if it holds no run, and Error(bad_data) if a JSON
 // file of it is broken. Lines of steps.jsonl that are cut off are left out.
 RunFiles read_run(const std::filesystem::path& folder);

@@ -69,8 +69,13 @@ void PhaseDisplay::run() {
 // The cursor stays at the start of a terminal's line, so that what other programs write replaces it.
 void PhaseDisplay::show(const Entry& entry, Clock::time_point now) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - entry.begin).count();
-  const std::string part =
-      entry.total > 0 ? fmt::format(" ({} of {})", entry.done, entry.total) : "";
+  std::string part = entry.total > 0 ? fmt::format(" ({} of {})", entry.done, entry.total) : "";
+  if (0 < entry.done && entry.done < entry.total) {
+    const double passed = std::chrono::duration<double>(now - entry.begin).count();
+    const auto left = static_cast<double>(entry.total - entry.done);
+    part.insert(part.size() - 1,
+                ", " + clock_time(passed * left / static_cast<double>(entry.done)) + " left");
+  }
   const std::string line = fmt::format("{}{}: {} s", entry.what, part, seconds);
   if (surface_ == Surface::log) return log::info("{}", line);
   fmt::print(stream_, "\r\x1b[K{}\r", line);

@@ -25,14 +25,13 @@ std::string duration(double seconds) {
                          : fmt::format("{:.3f} ms", 1e3 * seconds);
 }
 
-// "2:03", or "1:02:03" from an hour on.
+}  // namespace
+
 std::string clock_time(double seconds) {
   const auto whole = static_cast<std::int64_t>(seconds + 0.5);
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
-
-}  // namespace
 
 std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed,
                           const BadSteps& bad, std::optional<double> left_s) {
@@ -86,7 +85,9 @@ ProgressOptions progress_options_for(std::FILE* stream) {
 std::string ProgressPacer::shown(const std::string& line) const {
   if (options_.surface != Surface::terminal) return line + "\n";
   const std::size_t width = options_.columns > 1 ? options_.columns - 1 : 1;
-  return std::string(erase_line) + line.substr(0, width);
+  // Two spaces part the figures; a part of a number would be another number.
+  const std::size_t end = line.size() <= width ? line.npos : line.rfind("  ", width);
+  return std::string(erase_line) + line.substr(0, end == line.npos ? width : end);
 }
 
 // Empty until two steps have ended, and after the last one.

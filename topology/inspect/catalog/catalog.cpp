@@ -35,11 +35,16 @@ const json& machines() {
   return parsed;
 }
 
+// Returns the provider's name of a machine: "p5.48xlarge"; "" for machines of no provider.
+std::string type_of(const json& entry) { return entry.value("type", ""); }
+
 // Returns an entry together with what it shares with the entry that it is like; null when no entry
-// has the name.
+// has the name or the provider's name.
 json find_machine(std::string_view name) {
   for (const json& entry : machines()) {
-    if (entry.at("name") != name) continue;
+    if (entry.at("name") != name &&
+        (name.empty() || lower_case(type_of(entry)) != lower_case(name)))
+      continue;
     if (!entry.contains("like")) return entry;
     json machine = find_machine(entry.at("like").get<std::string_view>());
     machine.merge_patch(entry);
@@ -211,7 +216,11 @@ bool has_words(const json& entry, std::string_view name) {
   std::vector<std::pair<std::size_t, std::string_view>> ranked;
   for (const json& machine : machines()) {
     const auto known = machine.at("name").get<std::string_view>();
-    ranked.emplace_back(has_words(machine, shown) ? 0 : edit_distance(shown, known), known);
+    ranked.emplace_back(
+        has_words(machine, shown)
+            ? 0
+            : std::min(edit_distance(shown, known), edit_distance(shown, type_of(machine))),
+        known);
   }
   std::ranges::sort(ranked);
   std::string nearest;

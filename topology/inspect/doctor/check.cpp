@@ -6,6 +6,7 @@
 #include <array>
 
 #include "affinity.hpp"
+#include "inspect/derived.hpp"
 #include "path_level.hpp"
 
 namespace atoll_v1::atoll {
@@ -93,6 +94,11 @@ constexpr CheckRow mesh_row{"mesh", "The planner finds no fault with the mesh",
                               if (machine.plan != nullptr) result.looked();
                             },
                             "no mesh"};
+
+std::array<std::span<const CheckRow>, 8> areas() {
+  return {gpu_fabric_checks,  pcie_checks,        gpu_checks,  network_checks,
+          gpu_network_checks, environment_checks, nccl_checks, rank_checks};
+}
 
 }  // namespace
 
@@ -265,6 +271,14 @@ std::string Range::text() const {
 
 }  // namespace doctor
 
+bool has_nothing_to_examine(std::string_view reason) {
+  return std::ranges::any_of(doctor::areas(), [&](const auto& area) {
+    return std::ranges::any_of(area, [&](const doctor::CheckRow& row) {
+      return !row.nothing.empty() && reason.starts_with(row.nothing);
+    });
+  });
+}
+
 // Runs all checks in the order of their areas and sorts their findings by severity.
 Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks,
                    const MeshPlan* plan) {
@@ -288,9 +302,7 @@ Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks,
     for (Finding& finding : said.empty() ? result.findings() : std::move(said))
       diagnosis.findings.push_back(std::move(finding));
   };
-  for (const auto& area : {doctor::gpu_fabric_checks, doctor::pcie_checks, doctor::gpu_checks,
-                           doctor::network_checks, doctor::gpu_network_checks,
-                           doctor::environment_checks, doctor::nccl_checks, doctor::rank_checks})
+  for (const auto& area : doctor::areas())
     for (const doctor::CheckRow& row : area) run(row, take_planned(row.id));
   run(doctor::mesh_row, std::move(planned));
   std::ranges::stable_sort(diagnosis.findings, std::ranges::greater(), &Finding::severity);

@@ -248,7 +248,7 @@ void roce_gid(const Machine& machine, CheckResult& result) {
 }
 
 constexpr CheckRow network_rows[] = {
-    {"port_down", "All ports are up", port_down, "no NICs"},
+    {"port_down", "All physical ports are up", port_down, "no NICs"},
     {"port_initialising", "A subnet manager has set up all ports", port_initialising, "no NICs", "",
      "the link is up, but no subnet manager has set it up: sminfo; systemctl status opensm on the "
      "host (or check the switch) that should run the subnet manager"},

@@ -218,12 +218,15 @@ class HostLines {
     if (!setting("NCCL_TOPO_FILE").value.empty()) return;
     if (!type.empty()) {
       const auto source = fmt::format(
-          "Azure's images for this machine set it "
-          "(https://github.com/Azure/azhpc-images/blob/master/customizations/{}.sh)",
+          "Azure's images for this machine set it in /etc/nccl.conf (https://github.com/Azure/"
+          "azhpc-images/blob/8e9d055fb9e1/components/customizations/{}.sh)",
           type);
       add("NCCL_TOPO_FILE", fmt::format("/opt/microsoft/{}/topo.xml", type),
           "the virtual machine hides which NIC is near which GPU; " + source);
-      if (type == "ndv5") add("NCCL_IGNORE_CPU_AFFINITY", "1", source);
+      add("NCCL_IGNORE_CPU_AFFINITY", "1",
+          source +
+              "; that file also sets NCCL_IB_PCI_RELAXED_ORDERING=1, which NCCL's default "
+              "implies");
       return;
     }
     add("NCCL_TOPO_FILE", "",
@@ -242,7 +245,7 @@ class HostLines {
   // Adds what NCCL needs beyond its defaults on some networks (the link layer of a NIC) and at some
   // providers. Each text names its source.
   void add_network_advice() {
-    constexpr std::array<std::pair<std::string_view, std::string_view>, 4> needs{
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 7> needs{
         {{"efa",
           "EFA needs the network plugin aws-ofi-nccl; without it NCCL sends over TCP "
           "(https://github.com/aws/aws-ofi-nccl). Version 1.7 with libfabric 1.18 needs no "
@@ -254,10 +257,25 @@ class HostLines {
           "Slingshot needs the network plugin aws-ofi-nccl; without it NCCL sends over TCP "
           "(https://docs.cscs.ch/software/communication/nccl)"},
          {"google",
-          "Google's A3 High and A3 Mega need the network plugin GPUDirect-TCPX or -TCPXO with its "
-          "settings "
-          "(https://docs.cloud.google.com/ai-hypercomputer/docs/nccl/"
-          "test-gke-custom-a3-mega-high)"},
+          "Google's A3 Mega (a3-megagpu-8g) needs the network plugin GPUDirect-TCPXO, without "
+          "which NCCL sends over TCP, at about 4 instead of 340 GB/s "
+          "(https://docs.nvidia.com/aicr/latest/integrator-guide/gke-tcpxo-networking.md); A3 High "
+          "(a3-highgpu) needs GPUDirect-TCPX"},
+         {"google",
+          "A3 Mega on GKE: install the plugin with nccl-tcpxo-installer.yaml, run the container "
+          "tcpxo-daemon in each pod of the job, set NCCL_LIB_DIR=/usr/local/nvidia/lib64, and "
+          "source $NCCL_LIB_DIR/nccl-env-profile.sh in the container of the job before the "
+          "program; this script sets NCCL_FASTRAK_*, NCCL_SOCKET_IFNAME, NCCL_TUNER_PLUGIN, "
+          "NCCL_TUNER_CONFIG_PATH, NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE and others, so "
+          "set none of them by hand (https://github.com/GoogleCloudPlatform/"
+          "container-engine-accelerators/blob/master/gpudirect-tcpxo/README.md)"},
+         {"google",
+          "A3 High on GKE: install the plugin with nccl-tcpx-installer.yaml, run the container "
+          "tcpx-daemon in each pod of the job, and set LD_LIBRARY_PATH, NCCL_GPUDIRECTTCPX_* and "
+          "the others that the newest release lists (https://github.com/GoogleCloudPlatform/"
+          "container-engine-accelerators/blob/master/gpudirect-tcpx/README.md)"},
+         {"google",
+          "machines without GKE: https://docs.cloud.google.com/compute/docs/gpus/gpudirect"},
          {"oracle",
           "Oracle's script for H100 sets NCCL_NET_PLUGIN=none NCCL_IB_GID_INDEX=3 NCCL_IB_TC=41 "
           "NCCL_IB_SL=0 NCCL_IB_QPS_PER_CONNECTION=16, and for NCCL before 2.20.3 also "
@@ -319,8 +337,8 @@ std::string to_nccl_env(const Inspection& inspection) {
   }
   if (for_all.empty() && for_some.empty())
     return fmt::format(
-        "# {}; a file does not show its cloud: for a machine of --cluster list, use "
-        "--cluster NAME\n",
+        "# {}; a file does not say in which cloud its machine is: if --cluster list shows the "
+        "machine, use --cluster NAME\n",
         shows_links ? "no settings: nothing found in what was read needs any"
                     : "not known: the links of the GPUs are not known");
   return for_all + for_some;

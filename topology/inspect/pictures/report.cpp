@@ -1,4 +1,5 @@
-// Prints a diagnosis for people: findings by severity, then checks that passed or could not run.
+// Prints a diagnosis for people: the verdict, findings by severity, and on request the checks that
+// passed or could not run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <map>
 
 #include "atoll/tooling/inspection.hpp"
+#include "inspect/derived.hpp"
 #include "inspect/pictures/paint.hpp"
 #include "wording.hpp"
 
@@ -77,21 +79,27 @@ std::size_t count(const Diagnosis& diagnosis, CheckStatus status) {
   return static_cast<std::size_t>(std::ranges::count(diagnosis.checks, status, &Check::status));
 }
 
-// Lists the checks that could not run, grouped by reason. Checks that each lack a single fact share
-// one line.
-void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour colour) {
+// Shortens the reason of a check that could not run. The names of the facts that are missing are
+// those of the program, so they tell a reader nothing.
+std::string readable_reason(std::string_view reason) {
   constexpr std::string_view missing = "no source provides ";
+  std::string known;
+  for (std::string_view rest = reason; !rest.empty();) {
+    const std::size_t end = std::min(rest.find("; "), rest.size());
+    const std::string_view part = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 2, rest.size()));
+    if (!part.starts_with(missing)) known += fmt::format("{}{}", known.empty() ? "" : "; ", part);
+  }
+  return known.empty() ? "no source provides what a check needs" : printable(known);
+}
+
+// Lists the checks that could not run, grouped by reason.
+void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour colour) {
   constexpr std::size_t indent = 6, width = 92;
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const Check& check : diagnosis.checks) {
-    if (check.status != CheckStatus::not_checked) continue;
-    const bool is_missing =
-        check.reason.starts_with(missing) && check.reason.find(';') == std::string::npos;
-    const std::string what = is_missing ? check.reason.substr(missing.size()) : "";
-    const std::string reason =
-        is_missing ? "no source provides the facts that a check needs" : check.reason;
-    by_reason[printable(reason)].push_back(
-        what.empty() || what == check.id ? check.id : fmt::format("{} ({})", check.id, what));
+    if (check.status == CheckStatus::not_checked)
+      by_reason[readable_reason(check.reason)].push_back(check.id);
   }
   if (by_reason.empty()) return;
   text += fmt::format("{}\n", paint(colour, Ink::dim, "not checked"));
@@ -101,24 +109,47 @@ void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour co
                     wrapped(fmt::format("{}", fmt::join(ids, ", ")), indent, width));
 }
 
-std::string summary(const Diagnosis& diagnosis, Colour colour) {
+// Answers why the machine would be slow, in one line.
+std::string verdict(const Diagnosis& diagnosis, Colour colour) {
+  const std::size_t infos = count(diagnosis, Severity::info), all = diagnosis.findings.size();
+  if (all > infos)
+    return paint(colour, Ink::bold,
+                 plural(all, "finding") + (all == 1 ? "" : ", the most severe first"));
+  std::string text = "nothing found that would make it slow";
+  if (infos > 0) text += fmt::format(" ({} info)", infos);
+  const std::size_t checks = diagnosis.checks.size();
+  const auto idle =
+      static_cast<std::size_t>(std::ranges::count_if(diagnosis.checks, [](const Check& check) {
+        return check.status == CheckStatus::not_checked && has_nothing_to_examine(check.reason);
+      }));
+  const std::size_t blind = count(diagnosis, CheckStatus::not_checked) - idle;
+  if (idle + blind > 0) text += fmt::format("; not made of {}: ", plural(checks, "check"));
+  if (idle > 0) text += fmt::format("{} without GPUs, NICs, ranks or the like to examine", idle);
+  if (blind > 0) text += fmt::format("{}{} for lack of facts", idle > 0 ? ", " : "", blind);
+  return paint(colour, Ink::bold, text);
+}
+
+std::string summary(const Diagnosis& diagnosis, Colour colour, bool are_listed) {
   const std::size_t errors = count(diagnosis, Severity::error),
                     warnings = count(diagnosis, Severity::warning),
-                    ok = count(diagnosis, CheckStatus::ok);
+                    ok = count(diagnosis, CheckStatus::ok),
+                    not_checked = count(diagnosis, CheckStatus::not_checked);
   const auto shown = [&](Ink ink, std::size_t number, const std::string& words) {
     return number == 0 ? words : paint(colour, ink, words);
   };
   return fmt::format(
-      "{}, {}, {} info; {}, {} not checked\n", shown(Ink::red, errors, plural(errors, "error")),
+      "{}, {}, {} info; {}, {} not checked{}\n", shown(Ink::red, errors, plural(errors, "error")),
       shown(Ink::yellow, warnings, plural(warnings, "warning")), count(diagnosis, Severity::info),
-      shown(Ink::green, ok, fmt::format("{} ok", plural(ok, "check"))),
-      count(diagnosis, CheckStatus::not_checked));
+      shown(Ink::green, ok, fmt::format("{} ok", plural(ok, "check"))), not_checked,
+      are_listed || not_checked == 0 ? "" : " (-v says why)");
 }
 
 }  // namespace
 
 std::string to_report(const Diagnosis& diagnosis, Colour colour, PassedChecks passed) {
-  std::string text;
+  const bool are_listed = passed == PassedChecks::listed;
+  std::string text = verdict(diagnosis, colour) + '\n';
+  if (!diagnosis.findings.empty() || are_listed) text += '\n';
   for (const Severity severity : {Severity::error, Severity::warning, Severity::info}) {
     const std::size_t number = count(diagnosis, severity);
     if (number == 0) continue;
@@ -129,14 +160,14 @@ std::string to_report(const Diagnosis& diagnosis, Colour colour, PassedChecks pa
       if (finding.severity == severity) append_finding(text, finding, colour);
     text += '\n';
   }
-  if (passed == PassedChecks::listed && count(diagnosis, CheckStatus::ok) > 0) {
+  if (are_listed && count(diagnosis, CheckStatus::ok) > 0) {
     text += fmt::format("{}\n", paint(colour, Ink::green, "ok"));
     for (const Check& check : diagnosis.checks)
       if (check.status == CheckStatus::ok)
         text += fmt::format("    {}: {}\n", printable(check.id), printable(check.title));
   }
-  append_not_checked(text, diagnosis, colour);
-  return text + summary(diagnosis, colour);
+  if (are_listed) append_not_checked(text, diagnosis, colour);
+  return text + summary(diagnosis, colour, are_listed);
 }
 
 }  // namespace atoll_v1::atoll

@@ -206,7 +206,7 @@ std::string host_detail(const TopologyHost& host) {
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (host.packages > 0) add(plural(static_cast<std::size_t>(host.packages), "package"));
   if (host.host_cores > 0) add(plural(static_cast<std::size_t>(host.host_cores), "core"));
-  if (host.memory_bytes > 0) add(fmt::format("{} GiB", host.memory_bytes >> 30));
+  if (host.memory_bytes > 0) add(gib_text(static_cast<double>(host.memory_bytes)));
   return text;
 }
 

@@ -46,8 +46,7 @@ std::string host_line(const TopologyHost& host) {
   if (host.threads != host.host_threads)
     parts.push_back(fmt::format("of which {} ({}) may be used", count(host.cores, "core"),
                                 count(host.threads, "thread")));
-  if (host.memory_bytes > 0)
-    parts.push_back(fmt::format("{:.1f} GiB", static_cast<double>(host.memory_bytes) / (1 << 30)));
+  if (host.memory_bytes > 0) parts.push_back(gib_text(static_cast<double>(host.memory_bytes)));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -114,10 +113,10 @@ class Tree {
                               plural(topology_.nics.size(), "NIC"),
                               plural(all_.islands.size(), "island"))) +
             '\n';
+    if (all_.plan) text_ += to_text(*all_.plan, colour_) + '\n';
     append_hosts();
     append_islands();
     append_rails();
-    if (all_.plan) text_ += '\n' + to_text(*all_.plan, colour_);
     append_findings();
     return std::move(text_);
   }
@@ -167,9 +166,15 @@ class Tree {
                    paint(colour_, ink, state), rate, nic.busid});
   }
 
-  // Describes the NICs of ranks that use CPU memory, with the reason.
-  std::string cores_line(const Affinity& affinity) const {
-    const std::string why = printable(affinity.why);
+  // Describes the NICs of ranks that use CPU memory, with the reason. A host with a single NUMA node
+  // leaves no choice, so there the names suffice.
+  std::string cores_line(const Affinity& affinity, bool is_single_node) const {
+    std::string why = printable(affinity.why);
+    if (is_single_node && !affinity.use.empty()) {
+      std::vector<std::string> nics;
+      for (const std::string& id : affinity.use) nics.push_back(last_part(id));
+      why = enumerate(nics);
+    }
     return affinity.use.empty() ? "ranks on CPU memory: " + why
                                 : "ranks on CPU memory  " + paint(colour_, Ink::dim, "-> " + why);
   }
@@ -188,14 +193,23 @@ class Tree {
       for (const TopologyGpu* gpu : gpus->second) by_numa[gpu->numa].push_back(gpu_line(*gpu));
     if (const auto nics = nics_.find(host.id); nics != nics_.end())
       for (const TopologyNic* nic : nics->second) by_numa[nic->numa].push_back(nic_line(*nic));
-    if (const auto all = cores_.find(host.id); all != cores_.end())
+    const bool is_single_node = host.numa_nodes == 1;
+    // Ranks use the memory of the GPUs where there are some.
+    if (const auto all = cores_.find(host.id); all != cores_.end() && !gpus_.contains(host.id))
       for (const CoresAffinity* cores : all->second) {
-        const std::string line = cores_line(cores->affinity);
+        const std::string line = cores_line(cores->affinity, is_single_node);
         if (cores->numa < 0)
           text += fmt::format("  {}\n", line);
         else
           by_numa[cores->numa].push_back(line);
       }
+    // What shows no node is on the only one that there is.
+    if (auto unknown = by_numa.extract(-1); is_single_node && !unknown.empty()) {
+      std::vector<std::string>& lines = by_numa[by_numa.empty() ? 0 : by_numa.begin()->first];
+      lines.insert(lines.begin(), unknown.mapped().begin(), unknown.mapped().end());
+    } else if (!unknown.empty()) {
+      by_numa.insert(std::move(unknown));
+    }
     for (const auto& [numa, lines] : by_numa) {
       text += numa < 0 ? "  NUMA node unknown\n" : fmt::format("  NUMA node {}\n", numa);
       for (const std::string& line : lines) text += fmt::format("    {}\n", line);

@@ -100,8 +100,9 @@ __global__ void __launch_bounds__(threads)
   for (int k = 0; k < n / n_of_sums; ++k) to[k] = sums[k];
 }
 
-// Each window after the first has a row of blocks. The row of the second part of a run adds the
-// partial sums of this part and of all later parts to the table.
+// A run of equal ids can reach over several windows, each of which has summed its part. The row of
+// blocks of the window with the second part of a run adds this part and all later parts of the run
+// to the table.
 template <int n>
 __global__ void __launch_bounds__(threads)
     add_parts(const std::int32_t* ids, const float* partials, float* dtable, std::uint64_t tokens,

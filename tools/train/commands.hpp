@@ -1,0 +1,36 @@
+// `atoll-train evaluate` and `atoll-train export`: the flags that they stand for, and which flags
+// of a configuration file count beside flags of the command line.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/cli.hpp"
+
+namespace train {
+
+enum class Mode {
+  train,
+  evaluate,
+  export_model
+};
+
+// What is wrong with a command line. main() prints it and ends with status 2.
+struct WrongUsage {
+  std::string text;
+};
+
+// Returns the mode of a command line.
+Mode mode_of(const std::vector<std::string>& words);
+
+// Returns the command line in flags alone. The model may be a name, a folder, a file of weights, a
+// checkpoint of a run, or a results folder: evaluate then takes the best checkpoint if there is
+// one, and export the last one. Throws WrongUsage.
+std::vector<std::string> in_flags(std::vector<std::string> words, Mode mode);
+
+// Flags of a configuration file that do not count beside a flag of the command line. Evaluations
+// and exports leave out what is about steps, results and the ranks of the run, so that they run on
+// any machine and no message names it.
+std::vector<cli::Replaces> replaced_flags(Mode mode);
+
+}  // namespace train
