@@ -11,6 +11,7 @@
 #include "atoll/rank_set.hpp"
 #include "core/errors.hpp"
 #include "core/parse.hpp"
+#include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

@@ -110,7 +110,7 @@ def check_formats(folder):
     assert text_of(documents[7]) == "[INST] q7 [/INST] a7"
     assert (documents[7][0], documents[7][-1]) == (256, 257)
     assert text_of(id for id, bit in zip(documents[7], masks[7]) if bit) == " a7"
-    for flags, reasons in (((), ("or use --template mistral",)),
+    for flags, reasons in (((), ("--template mistral, whose special tokens it has",)),
                            (("--template", "chatml"), ("no special token <|im_start|> or <|im_end|>", "use --template mistral,")),
                            (("--template", "chatlm"), ("a FILE, chatml or mistral",))):
         told = atoll_data(chat, "--tokenizer", "bytes", *flags, "-o", out, code=1)

@@ -90,6 +90,8 @@ std::string together(Job job, Prediction prediction) {
   return fmt::format("All of them together need {:.1f} GB; with them, {}", gb, needs);
 }
 
+std::string hosts_text(int hosts) { return fmt::format("{} host{}", hosts, hosts == 1 ? "" : "s"); }
+
 std::string settings(const Job& job) {
   return fmt::format("{} {}x{}, {} rows, recompute {}", fsdp::name(job.strategy),
                      job.mesh.replicate, job.mesh.shard, job.micro_batch, name(job.recompute));
@@ -179,10 +181,9 @@ std::string least_memory(const std::vector<Candidate>& found) {
   const Candidate& least = *std::ranges::min_element(found, {}, all_bytes);
   const int all = least.job.cluster.hosts, fewest = hosts_that_fit(least.job, 1);
   return fmt::format(
-      "Least memory: {}: {:.1f} GB of the {:.1f} GB of a rank; it fits on {} host(s)",
-      settings(least.job), all_bytes(least) / 1e9,
-      static_cast<double>(least.job.cluster.compute.memory_bytes) / 1e9,
-      fewest > 0 ? std::min(fewest, all) : all);
+      "Least memory: {}: {:.1f} GB of the {:.1f} GB of a rank; {} fits on {}", settings(least.job),
+      all_bytes(least) / 1e9, static_cast<double>(least.job.cluster.compute.memory_bytes) / 1e9,
+      fsdp::name(least.job.strategy), hosts_text(fewest > 0 ? std::min(fewest, all) : all));
 }
 
 std::vector<std::string> remarks_on(const std::vector<Candidate>& found) {

@@ -12,8 +12,6 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double gib = 1024.0 * 1024 * 1024;
-
 void check_options(const MeshPlanOptions& options) {
   const auto check = [](double value, std::string_view what) {
     if (!std::isfinite(value) || value <= 0) refuse("{} must be more than 0, not {}", what, value);

@@ -326,9 +326,9 @@ bool HostEvent::then(std::function<void()> callback) {
 
 void HostEvent::call_back() {
   Callback* first = nullptr;
-  for (auto* next = callbacks_.exchange(nullptr); next != nullptr;) {
-    std::swap(first, next->next);  // turns the list round: the oldest comes first
-    std::swap(first, next);
+  for (auto* newest = callbacks_.exchange(nullptr); newest != nullptr;) {
+    std::swap(first, newest->next);  // turns the list round: the oldest comes first
+    std::swap(first, newest);
   }
   while (first != nullptr) {
     const std::unique_ptr<Callback> node(first);

@@ -147,12 +147,15 @@ TEST_CASE("a rank that leaves the job ends the communicators that contain it") {
       return;
     }
     std::vector<std::string> gone;
+    std::latch is_told{1};
     const auto told = world.on_departure([&](int rank, const atoll::Error& why) {
       gone.push_back(std::to_string(rank) + why.what());
+      is_told.count_down();
     });
     const std::string mine = error_of([&] { sum_of_ones(*all, stream); });
     CHECK(has(mine, {"peer lost: communicator all: rank 2 (", "has left the job"}));
     CHECK(world.departed() == std::vector{2});
+    is_told.wait();
     CHECK(gone.size() == 1);
     CHECK(has(error_of([&] { world.barrier(); }), "has left the job"));
     CHECK(sum_of_ones(*rest, stream) == 2.0f);

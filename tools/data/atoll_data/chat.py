@@ -95,8 +95,8 @@ def templates_of(folder, settings, given, tokenizer):
     if not found:
         fits = built_in.fitting(tokenizer, settings)
         raise DataError("the tokenizer has no chat_template.jinja and no chat_template in "
-                        "tokenizer_config.json: name a template with atoll-data --template FILE"
-                        + (f", or use --template {fits}, whose special tokens it has" if fits else ""))
+                        "tokenizer_config.json: name a template with atoll-data --template "
+                        + (f"{fits}, whose special tokens it has, or --template FILE" if fits else "FILE"))
     return found, source
 
 

@@ -237,7 +237,7 @@ void Reporting::log_dry_run(Batches& batches) const {
         "a smaller --micro-batch or --seq, --recompute full, --strategy auto, or more ranks",
         static_cast<double>(planned) / 1e9, static_cast<double>(available) / 1e9);
   }
-  log::info("dry run: nothing was trained or written");
+  log::info("dry run: nothing was trained or written (atoll-plan plans for any number of ranks)");
 }
 
 // Writes run_args.json, with what was chosen for the run, and config.toml, which repeats it.

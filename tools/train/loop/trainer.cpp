@@ -370,8 +370,11 @@ void Trainer::write_results(RunResult& result, double wall_seconds) {
   if (!options_.export_weights.empty() && complete) {
     reporting_.results().attempt("--export", [&] { export_weights(); });
   } else if (complete && options_.save_checkpoint && world_.rank() == 0) {
-    log::info("`atoll-train export {} FOLDER` writes the model in Hugging Face's format",
-              reporting_.folder().string());
+    log::info("`atoll-train export {} FOLDER` writes the {} in Hugging Face's format",
+              reporting_.folder().string(),
+              options_.lora_rank > 0 && !options_.lora_merge
+                  ? "adapters, and with --lora-merge the model,"
+                  : "model");
   }
   if (!options_.trace.empty()) {
     reporting_.results().attempt("--trace", [&] {
