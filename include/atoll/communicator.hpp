@@ -35,9 +35,10 @@ class ATOLL_API Work {
   // The error of a failed operation; nothing if it is in flight or has succeeded.
   std::optional<Error> error() const;
   // Calls `callback` exactly once, with error(), when the operation is complete or has failed: at
-  // once on this thread if it is, and else on a thread of the library, in the order of the calls. On
-  // CPU memory this is the thread that has performed the operation. The callback may enqueue work;
-  // it must not wait for streams. What it throws is logged.
+  // once on this thread if it is, and else on a thread of the library, in the order of the calls.
+  // On CPU memory this is the thread that has performed the operation, which may be one that waits
+  // in synchronize(). The callback may enqueue work; it must not wait for streams, nor for a mutex
+  // that a waiting thread holds. What it throws is logged.
   void then(std::function<void(const std::optional<Error>& error)> callback) const;
   // Performs a collective of a single rank: copies src to dst on `stream`, unless src and dst are
   // the same memory.
@@ -173,9 +174,9 @@ struct CommunicatorOptions {
 // returned (device.hpp). With Config::failure_scope "communicator", the failure ends this
 // communicator on all its ranks: operations in flight fail and later calls throw, everywhere with
 // the error of the rank that failed first. So does the loss of a rank. Other communicators go on.
-// With the scope "job", a failure fails the World: every communicator of every rank aborts and every
-// wait ends. abort() ends one communicator only. Every call of a Communicator that was moved from
-// throws Error(invalid_argument), and so does an operation after the World has been destroyed.
+// With the scope "job", a failure fails the World: every communicator of every rank aborts and
+// every wait ends. abort() ends one communicator only. Every call of a Communicator that was moved
+// from throws Error(invalid_argument), and so does an operation after the World has been destroyed.
 class ATOLL_API Communicator {
  public:
   // Collective over the axis. If several communicators have ranks in common, all ranks must open
@@ -296,9 +297,10 @@ class ATOLL_API Communicator {
   // Ends this communicator on all its ranks. The World does not fail, and other communicators can
   // still be used. Operations in flight fail with Error(aborted), which names this rank and
   // `reason`; later calls throw this error. The data of failed operations is undefined, and their
-  // streams fail as after other errors. Returns at once: the store tells the other ranks. Any thread
-  // may call it; only the first call counts. Ranks that wait in allocate() or register_memory() end
-  // as well. Destroy the communicator as usual.
+  // streams fail as after other errors. Returns at once: the store tells the other ranks. Any
+  // thread may call it; only the first call counts (if several ranks call it at the same time, each
+  // of them reports its own). Ranks that wait in allocate() or register_memory() end as well.
+  // Destroy the communicator as usual.
   void abort(std::string_view reason);
 
   struct ATOLL_LOCAL Impl;  // this struct is defined in src/comm/communicator_impl.hpp

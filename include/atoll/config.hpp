@@ -13,9 +13,10 @@
 namespace atoll_v1::atoll {
 
 // A World refuses values that set() would refuse. The following settings must be equal on all
-// ranks; otherwise every rank throws Error(mismatch): `timeout`, `check` and `failure_scope` when the job opens;
-// `backend`, `algorithm`, the content of the file `tuning`, `deterministic` and `tcp_checksum` when
-// a communicator opens; `islands` when a mesh is planned. Every other setting may differ.
+// ranks; otherwise every rank throws Error(mismatch): `timeout`, `check` and `failure_scope` when
+// the job opens; `backend`, `algorithm`, the content of the file `tuning`, `deterministic` and
+// `tcp_checksum` when a communicator opens; `islands` when a mesh is planned. Every other setting
+// may differ.
 struct ATOLL_API Config {
   // Identity of this process, for jobs without a launcher. -1 and "" mean that the launcher
   // decides.
@@ -50,9 +51,9 @@ struct ATOLL_API Config {
   std::string plugin_path;
   std::string algorithm;  // such as "all_reduce:ring"; "" lets the backend choose algorithms
   std::string tuning;     // file with measured algorithm choices; `algorithm` overrides it
-  // What fails with a collective, and with the loss of a rank. "" or "job": the World, on all ranks.
-  // "communicator": the communicators that contain the rank; the World and the other communicators
-  // go on, unless rank 0 was lost. Equal on all ranks.
+  // What fails with a collective, and with the loss of a rank. "" or "job": the World, on all
+  // ranks. "communicator": the communicators that contain the rank; the World and the other
+  // communicators go on, unless rank 0 was lost. Equal on all ranks.
   std::string failure_scope;
   // 1 lets a World act on the whole process, as programs want whose only purpose is the job:
   // std::terminate and a launcher that ends fail the job, a rank ends 5 s after its launcher,
@@ -60,8 +61,9 @@ struct ATOLL_API Config {
   // are set. 0 changes nothing outside the World.
   int owns_process = 0;
   // The launcher (mpirun, slurmstepd, torchrun, ...) whose end makes this rank report a failure to
-  // the other ranks. "" or "end": the one that started this process. "parent": the same, and without
-  // a launcher the parent process. "ignore": none. If `owns_process` is 1, the rank ends as well.
+  // the other ranks. "" or "end": the one that started this process. "parent": the same, and
+  // without a launcher the parent process. "ignore": none. If `owns_process` is 1, the rank ends as
+  // well.
   std::string parent;
   // Checksum of the data that the host backend sends over TCP. "" or "off": none. "crc32c": data
   // that arrives corrupted is an error.

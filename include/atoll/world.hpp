@@ -175,11 +175,12 @@ class ATOLL_API World {
       throw;
     }
   }
-  // Leaves the job while the other ranks go on, which learn that this rank has left, and not that it
-  // was lost. Meshes, communicators and engines must be destroyed before. Afterwards the World can
-  // only be destroyed. Throws Error(invalid_argument) on rank 0, which serves the store.
+  // Leaves the job while the other ranks go on, which learn that this rank has left, and not that
+  // it was lost. Meshes, communicators and engines must be destroyed before. Afterwards the World
+  // can only be destroyed. Throws Error(invalid_argument) on rank 0, which serves the store.
   void leave();
-  // The ranks that have left by leave(), or were lost while Config::failure_scope is "communicator".
+  // The ranks that have left by leave(), or were lost while Config::failure_scope is
+  // "communicator".
   std::vector<int> departed() const;
 
   // The reason why the job failed; empty if it has not.
@@ -203,7 +204,8 @@ class ATOLL_API World {
   // failed, calls it at once on this thread. It must not destroy the World.
   [[nodiscard]] Subscription on_failure(std::function<void(const Error&)> callback);
   // Calls `callback` once for each rank of departed(), now and later, from a thread of World; for
-  // the ranks that are gone, at once on this thread. It must not destroy the World.
+  // the ranks that are gone, at once on this thread. It must not destroy the World, nor call the
+  // store, collectives or open(): the thread that calls it reads the connection to the store.
   [[nodiscard]] Subscription on_departure(std::function<void(int rank, const Error& why)> callback);
 
  private:

@@ -201,8 +201,8 @@ std::size_t Exchange::send_next(int peer, Queue& items) {
   return std::min(n, rest.size());
 }
 
-// Sends the signature of this rank's call, unless it was sent. After this rank has found a mismatch,
-// the peer needs the signature to report the same mismatch.
+// Sends the signature of this rank's call, unless it was sent. After this rank has found a
+// mismatch, the peer needs the signature to report the same mismatch.
 void Exchange::send_signature(int peer) noexcept {
   Queue& items = queue(peer, Direction::send);
   if (!items.pending() || !items.items[items.next].payload.empty()) return;

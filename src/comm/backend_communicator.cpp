@@ -20,20 +20,24 @@ namespace {
 constexpr std::chrono::seconds announce_patience{2};
 
 // An operation in the queue of a CPU stream. Its execution begins with take(). A failed stream
-// destroys its queued operations without running them; the destructor fails the World if take() has
-// not been called.
+// destroys its queued operations without running them; if take() has not been called, the
+// destructor fails the operation and its group.
 class Queued {
  public:
-  explicit Queued(BackendCommunicator& group) noexcept : group_(&group) {}
-  Queued(Queued&& other) noexcept : group_(std::exchange(other.group_, nullptr)) {}
+  Queued(BackendCommunicator& group, std::shared_ptr<Work::State> state) noexcept
+      : group_(&group), state_(std::move(state)) {}
+  Queued(Queued&& other) noexcept
+      : group_(std::exchange(other.group_, nullptr)), state_(std::move(other.state_)) {}
   Queued& operator=(Queued&&) = delete;
   ~Queued() {
-    if (group_) group_->operation_dropped();
+    if (group_) group_->operation_dropped(*state_);
   }
   BackendCommunicator& take() noexcept { return *std::exchange(group_, nullptr); }
+  Work::State& state() const noexcept { return *state_; }
 
  private:
   BackendCommunicator* group_;
+  std::shared_ptr<Work::State> state_;
 };
 
 // Keeps the World's marker, also for an axis that the caller has filled in.
@@ -74,11 +78,13 @@ BackendCommunicator::~BackendCommunicator() {
     return;
   }
   if (track_) track_->closed = true;
-  if (!comm_) return;
-  deregister_retired();
-  // The backend must be closed before the destructor of retired_ frees memory that the backend
-  // still has registered.
-  plugin_->table.close(comm_);
+  if (id_.empty()) return;
+  if (comm_) {
+    deregister_retired();
+    // The backend must be closed before the destructor of retired_ frees memory that the backend
+    // still has registered.
+    plugin_->table.close(comm_);
+  }
   // A backend may read keys of other ranks until it is closed, for example when it first connects
   // to a rank.
   try {
@@ -112,10 +118,6 @@ void BackendCommunicator::opened() {
     is_over = ended_by_.has_value();
   }
   if (is_over) stop();
-  on_departure_ = world().on_departure([this](int rank, const Error& why) {
-    if (std::ranges::find(axis_.ranks, rank) == axis_.ranks.end()) return;
-    end(make_error(why.code(), "communicator {}: {}", name_, why.what()));
-  });
   log::debug("opened communicator {} of {} ranks on backend {}", name_, axis_.size(),
              plugin_->name);
 }
@@ -308,10 +310,10 @@ void BackendCommunicator::submit(std::vector<Operation> operations,
   if (device_.kind() != DeviceKind::cpu) {
     return launch(std::move(operations), first, number, stream, state);
   }
-  auto queued = std::make_shared<Queued>(*this);
+  auto queued = std::make_shared<Queued>(*this, state);
   stream.enqueue([self = shared_from_this(), queued = std::move(queued),
-                  operations = std::move(operations), first, number,
-                  state] { queued->take().run(operations, first, number, *state); });
+                  operations = std::move(operations), first,
+                  number] { queued->take().run(operations, first, number, queued->state()); });
 }
 
 Work BackendCommunicator::submit(Operation operation, Stream& stream) {
@@ -326,8 +328,9 @@ Work BackendCommunicator::submit(Operation operation, Stream& stream) {
     // The queued task holds no reference to the group, because the group is destroyed only after
     // its operations are complete.
     state->event = Event(stream.backend().enqueue_and_record(
-        [queued = Queued(*this), state, first, number]() mutable {
-          queued.take().run({&*state->operation, 1}, first, number, *state);
+        [queued = Queued(*this, state), first, number]() mutable {
+          Work::State& own = queued.state();
+          queued.take().run({&*own.operation, 1}, first, number, own);
         }));
   } else {
     launch({std::move(operation)}, first, number, stream, state);
@@ -428,12 +431,14 @@ void BackendCommunicator::call_backend(std::span<const Operation> operations,
   }
 }
 
-void BackendCommunicator::operation_dropped() noexcept {
-  if (has_ended_) return;  // the other ranks do not wait for the operations of such a group
+void BackendCommunicator::operation_dropped(Work::State& state) noexcept {
   try {
-    fail_all(make_error(ErrorCode::aborted,
-                        "rank {}: communicator {}: an operation was dropped, because {}",
-                        world().rank(), name_, reason_of_drop()));
+    const std::optional<Error> over = ended();  // then the other ranks do not wait for it
+    state.fail(
+        over ? *over
+             : fail_all(make_error(ErrorCode::aborted,
+                                   "rank {}: communicator {}: an operation was dropped, because {}",
+                                   world().rank(), name_, reason_of_drop())));
   } catch (const std::exception& error) {
     log::error("communicator {}: {}", name_, error.what());
   }

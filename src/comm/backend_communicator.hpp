@@ -180,10 +180,21 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   void join_split();
   bool is_idle() const { return order_.is_idle(); }  // true when all operations have ended
   void wait_until_idle() const { order_.wait_until_idle(); }
+  // Waits until all operations have ended. Holds calling() only while nothing is in flight, because
+  // callbacks of operations may call the group. Returns the held mutex.
+  std::unique_lock<std::mutex> call_when_idle() const {
+    while (true) {
+      std::unique_lock lock(*calling_);
+      if (is_idle()) return lock;
+      const StreamOrder order = order_;
+      lock.unlock();
+      order.wait_until_idle();
+    }
+  }
   void wait_for_last() const { order_.last().synchronize(); }
   // Call this when a failed stream drops an operation of this group. Calls fail_all(), because the
   // other ranks would wait for the operation.
-  void operation_dropped() noexcept;
+  void operation_dropped(Work::State& state) noexcept;
   // Runs the operations on CPU memory, where the backend returns when they are complete.
   // `sequence` and `number` are the numbers of the first operation on the communicator and in the
   // flight recorder.

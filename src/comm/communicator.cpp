@@ -29,7 +29,7 @@ void Work::State::check() {
 
 void Work::wait(Stream& stream) const {
   if (!state_) return;
-  state_->check();
+  if (state_->failed) throw Error(*error());
   stream.wait(state_->event, WaitReason::communication);
 }
 
@@ -53,7 +53,7 @@ bool Work::synchronize_for(std::chrono::nanoseconds limit) const {
     if (left <= std::chrono::nanoseconds(0)) return false;
     std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, left));
   }
-  synchronize();
+  if (const std::optional<Error> failure = error()) throw Error(*failure);
   return true;
 }
 
@@ -114,7 +114,12 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
 }
 
 Communicator::~Communicator() {
-  if (impl_) impl_->group->wait_until_idle();
+  if (!impl_) return;
+  try {
+    impl_->group->call_when_idle().unlock();
+  } catch (const std::bad_alloc&) {
+    impl_->group->wait_until_idle();  // needs no memory
+  }
 }
 
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
@@ -122,7 +127,7 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   const bool levels = options.levels;
   std::unique_lock<std::mutex> calling;
   if (parent) {
-    calling = std::unique_lock(parent->impl_->group->calling());
+    calling = parent->impl_->group->call_when_idle();
     parent->impl_->group->check_ended();
     options.backend = std::string(parent->backend());
     options.device = parent->device();

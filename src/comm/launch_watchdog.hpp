@@ -2,10 +2,10 @@
 //
 // A successful launch does not mean that the operation will end well: its kernel waits forever for
 // a rank that does not call the operation, the backend reports failures later through
-// async_error(), and an aborted operation looks complete to its stream. So the watchdog of the World
-// polls the events before and after each operation. It reports start and end to the flight recorder,
-// and fails an operation that takes longer than its time limit, which begins when the stream reaches
-// the operation.
+// async_error(), and an aborted operation looks complete to its stream. So the watchdog of the
+// World polls the events before and after each operation. It reports start and end to the flight
+// recorder, and fails an operation that takes longer than its time limit, which begins when the
+// stream reaches the operation.
 #pragma once
 
 #include <chrono>

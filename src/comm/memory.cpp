@@ -127,12 +127,18 @@ struct Groups {
     if (!communicator.two_level) return;
     for (auto& part : communicator.two_level->parts()) all.push_back(std::move(part));
   }
-  // Keeps other callers out until this object is destroyed. Two calls that name the same
-  // communicators in different orders lock them in the same one.
+  // Waits until the operations of the groups have ended, and keeps other callers out until this
+  // object is destroyed. Two calls that name the same communicators in different orders lock them
+  // in the same one. Callbacks of operations may call a group, so nothing is locked during a wait.
   void lock() {
     std::set<std::mutex*, std::less<>> mutexes;
     for (const BackendCommunicator* group : named) mutexes.insert(&group->calling());
-    for (std::mutex* mutex : mutexes) calling.emplace_back(*mutex);
+    while (true) {
+      for (std::mutex* mutex : mutexes) calling.emplace_back(*mutex);
+      if (std::ranges::all_of(all, &BackendCommunicator::is_idle)) return;
+      calling.clear();
+      for (const BackendCommunicator* group : named) group->call_when_idle().unlock();
+    }
   }
 };
 
@@ -231,8 +237,7 @@ struct Registration::State {
     group.registered().remove(memory);
     const auto deregister = group.plugin().table.deregister_caller_memory;
     if (deregister == nullptr) return;
-    const std::lock_guard calling(group.calling());
-    group.wait_until_idle();
+    const auto calling = group.call_when_idle();
     const atoll_status status = deregister(group.handle(), memory);
     if (status == ATOLL_OK || status == ATOLL_ABORTED) return;
     log::warn("communicator {}: cannot deregister memory: {}", group.name(),

@@ -79,6 +79,10 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
     end(decode_error(why));
     return std::string();
   });
+  on_departure_ = world().on_departure([this](int rank, const Error& why) {
+    if (std::ranges::find(axis_.ranks, rank) == axis_.ranks.end()) return;
+    end(make_error(why.code(), "communicator {}: {}", name_, why.what()));
+  });
   plugin_ =
       parent ? parent->plugin_ : &choose_backend({axis_, id_, name_, device_, settings_.backend});
   std::string tuning = settings_.tuning;
@@ -98,7 +102,13 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
     world().check();  // throws another rank's failure if that failure came first
   }
   check(status, fmt::format("open communicator {} on backend {}", name_, plugin_->name));
-  opened();
+  try {
+    opened();
+  } catch (const std::exception& error) {
+    // The other ranks have opened the group, and would wait for this one.
+    fail_all(Error(ErrorCode::internal, text_of(error)));
+    throw;
+  }
 }
 
 // Opens the group again without ordered sums if the backend returns ATOLL_UNSUPPORTED for them.

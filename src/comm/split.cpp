@@ -62,7 +62,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
     if (color && wish.color == color) members.push_back({wish.key, rank});
   }
   if (!color) {
-    const std::lock_guard calling(impl_->group->calling());
+    const auto calling = impl_->group->call_when_idle();
     impl_->group->join_split();
     return std::nullopt;
   }

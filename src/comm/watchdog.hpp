@@ -42,7 +42,8 @@ class Watchdog {
   // Waits for a poll of `watched` in progress, unless it is called from that poll.
   void remove(Watched& watched);
   void wake();
-  // Calls `callback` once, on the watchdog's thread, when the event has happened. It must not throw.
+  // Calls `callback` once, on the watchdog's thread, when the event has happened. It must not
+  // throw.
   void then(const Event& event, std::function<void()> callback);
   // Runs `work` on the watchdog's thread. It must not throw.
   void run(std::function<void()> work);

@@ -32,9 +32,10 @@ constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds silent_patience{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
-// Time limit for sending a message that gets no answer, and for a caller that must not wait.
+// Time limit for sending a message that gets no answer. An announcement whose caller does not wait
+// for the answer waits only if the store reads nothing or another thread sends a large value.
 constexpr milliseconds send_patience{10'000};
-constexpr milliseconds brief_patience{50};
+constexpr milliseconds brief_patience{2'000};
 
 // Requests carry the timeout as a u32 in milliseconds, at most 49 days.
 milliseconds sendable(milliseconds timeout) {

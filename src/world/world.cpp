@@ -107,8 +107,8 @@ struct World::Impl {
   std::mutex mutex;  // guards all members below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
-  // Objects that other rooms have attached, the oldest first. Made under another mutex: to make one,
-  // a room may call this World.
+  // Objects that other rooms have attached, the oldest first. Made under another mutex: to make
+  // one, a room may call this World.
   std::vector<std::pair<std::string, std::shared_ptr<void>>> companions;
   std::mutex making;  // guards `companions`
   // Copied by WorldInternals::hold(); becomes true when the World is destroyed.

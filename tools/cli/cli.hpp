@@ -28,8 +28,8 @@ using Commands = std::vector<Command>;
 // Adds --version, --help-all and the hidden option --generate FOLDER, which writes manual_page(),
 // bash_completion() and zsh_completion() to FOLDER/man/man1/NAME.1,
 // FOLDER/bash-completion/completions/NAME and FOLDER/zsh/site-functions/_NAME. Like --help, they
-// make App::parse() throw CLI::Success. `features` is a line of text that --version prints below the
-// features of the library. --help shows the options of `common` alone, or all options if it is
+// make App::parse() throw CLI::Success. `features` is a line of text that --version prints below
+// the features of the library. --help shows the options of `common` alone, or all options if it is
 // empty. Call this function after all other options have been declared. Writing throws
 // atoll::Error(io).
 void add_common_options(CLI::App& app, const std::string& features = {},
@@ -88,9 +88,9 @@ std::string nearest(std::string_view word, const std::vector<std::string>& words
 // app, with or without hyphens.
 std::string hint(const CLI::App& app, std::string_view name, std::span<const ForeignName> foreign);
 
-// Returns what is wrong, with a line for each unknown flag. For an unknown flag it suggests the flag
-// that `foreign` gives for its name, or the one with the most similar name, and for an unknown value
-// the most similar one.
+// Returns what is wrong, with a line for each unknown flag. For an unknown flag it suggests the
+// flag that `foreign` gives for its name, or the one with the most similar name, and for an unknown
+// value the most similar one.
 std::string complaint(const CLI::App& app, const CLI::Error& error,
                       std::span<const ForeignName> foreign = {});
 

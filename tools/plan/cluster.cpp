@@ -30,8 +30,8 @@ bool has(const std::string& text, std::string_view word) {
 }
 
 // busbw of rings over the GPUs of one host, in GB/s, large sizes. A GB200 is a B200 by its links.
-// `nvls` is the rate of all_reduce in the switches, in bytes of the tensor: the busbw of 8 H200 (473
-// GB/s at 8 GiB) and of 8 B200 (846 at 16 GiB), divided by 1.75, which is 2 (n - 1) / n.
+// `nvls` is the rate of all_reduce in the switches, in bytes of the tensor: the busbw of 8 H200
+// (473 GB/s at 8 GiB) and of 8 B200 (846 at 16 GiB), divided by 1.75, which is 2 (n - 1) / n.
 struct Inside {
   std::string_view gpu;
   double links;  // GB/s of all links by the data sheet, in one direction

@@ -18,7 +18,8 @@ struct ClusterText {
   double memory_gbyte_s = 0;  // bandwidth of the memory
   int hosts = 1;
   int ranks_per_host = 8;
-  // Links inside a host: "NVSwitch", "PCIe", or "361 GB/s" of a ring; "": as on the GPU's usual board.
+  // Links inside a host: "NVSwitch", "PCIe", or "361 GB/s" of a ring; "": as on the GPU's usual
+  // board.
   std::string intra{};
   // GB/s of a ring over the links that a topology has inside a host, before losses; 0: the rate on
   // the GPU's usual board.
@@ -36,8 +37,8 @@ struct KnownCluster {
 // Whether the table of GPUs has this GPU.
 bool has_model(const std::string& gpu);
 
-// Throws Error(not_found) for an unknown GPU without all three published figures. The GPU "CPU" gives
-// each rank its share of the memory of a host.
+// Throws Error(not_found) for an unknown GPU without all three published figures. The GPU "CPU"
+// gives each rank its share of the memory of a host.
 KnownCluster cluster_of(const ClusterText& text);
 
 // Sets estimates for the links of CPUs. --curve gives measured rates instead.

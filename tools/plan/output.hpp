@@ -66,8 +66,8 @@ std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& predictio
 // Why the first candidate is faster than the best one of another strategy. "" if there is no other.
 std::string reason(const std::vector<Candidate>& found);
 
-// If the best candidate has another mesh than atoll-train plans, how much faster it is, why, and the
-// bandwidth of a host below which it is not; "" otherwise. Simulates both on slower fabrics.
+// If the best candidate has another mesh than atoll-train plans, how much faster it is, why, and
+// the bandwidth of a host below which it is not; "" otherwise. Simulates both on slower fabrics.
 std::string other_mesh(const std::vector<Candidate>& found);
 
 // Returns lines for a job that does not fit: changes that save memory, each with what it saves and

@@ -186,8 +186,8 @@ std::string wrong_flag(const CLI::App& app, const train::RunOptions& options,
   return "";
 }
 
-// Returns a warning if the configuration file sets warmup-steps and does not name untimed-steps: its
-// writer may mean those, which other versions of atoll-train call warmup-steps.
+// Returns a warning if the configuration file sets warmup-steps and does not name untimed-steps:
+// its writer may mean those, which other versions of atoll-train call warmup-steps.
 std::string unclear_warmup(const CLI::App& app) {
   if (app.count("--config") == 0) return "";
   for (const auto& file : app.get_config_ptr()->as<std::vector<std::string>>()) {

@@ -240,15 +240,15 @@ void Queue::execute_next() {
   first_ = std::move(event.self_);
   if (failure_ && failure_->was_observed(event.enqueued_at_)) failure_.reset();
   const bool dropped = event.kind_ == HostEvent::Kind::work && failure_;
-  Running running(*this, event.enqueued_at_);
-  if (!dropped) {
-    try {
-      event.task_();
-    } catch (...) {
-      fail(running.failure(name_));
-    }
-  }
   {
+    Running running(*this, event.enqueued_at_);
+    if (!dropped) {
+      try {
+        event.task_();
+      } catch (...) {
+        fail(running.failure(name_));
+      }
+    }
     const DroppedTask mark(dropped ? &failure_->error() : nullptr);
     event.task_.reset();  // destroys the task's captures before any waiter wakes
   }

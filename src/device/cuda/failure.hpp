@@ -92,7 +92,10 @@ class Failure {
       const std::vector<Source> sources = sources_;
       lock.unlock();
       for (const Source& source : sources) {
-        if (auto error = source.failure->before(source.theirs, 0)) fail(source.position, error);
+        if (auto error = source.failure->before(source.theirs, 0)) {
+          const std::lock_guard own(mutex_);
+          failed_.push_back({std::move(error), source.position});  // the other stream reports it
+        }
       }
     } catch (const std::bad_alloc&) {
       log::error("cuda: no memory for the errors of the streams that a stream has waited for");

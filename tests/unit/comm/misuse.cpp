@@ -321,7 +321,7 @@ TEST_CASE("the error of a stream's task reaches the ranks that wait for its coll
   CHECK(has(errors[0],
             "rank 1: communicator own: an operation was dropped, because its stream had "
             "already failed: kernel broke"));
-  CHECK(errors[1] == "aborted: kernel broke");
+  CHECK(has(errors[1], {"aborted: ", "an operation was dropped", "kernel broke"}));
 }
 
 TEST_CASE("buffers whose sizes do not fit together are named with their sizes") {

@@ -23,11 +23,11 @@ std::vector<std::filesystem::path> find_checkpoints(const std::filesystem::path&
 // The config.toml of the run that saved a checkpoint; empty if there is none.
 std::filesystem::path config_of_checkpoint(const std::filesystem::path& checkpoint);
 
-// Lets the link `checkpoint` or `best` lead to the checkpoint of `step`. Leaves a folder of that name
-// alone. Throws Error(io).
+// Lets the link `checkpoint` or `best` lead to the checkpoint of `step`. Leaves a folder of that
+// name alone. Throws Error(io).
 void link_checkpoint(const std::filesystem::path& out, const std::string& link, std::int64_t step);
-// Whether the link `best` leads to a checkpoint. Removes it if it leads to a step after `done`, which
-// the run repeats.
+// Whether the link `best` leads to a checkpoint. Removes it if it leads to a step after `done`,
+// which the run repeats.
 bool keeps_best(const std::filesystem::path& out, std::int64_t done);
 
 // Deletes checkpoints except the first `keep_last` of find_checkpoints(), the one that the link

@@ -20,13 +20,13 @@ struct ModelSource {
 };
 
 // Reads the model of --init, otherwise that of --model. A model with weights starts from them,
-// unless --init is "none". Both flags may name a run. A preset has `vocab` ids, or its usual number of them if `vocab` is 0.
-// Throws Error(not_found, io, bad_data or unsupported) that names the file, and for a folder that has
-// adapters (LoRA) and no model.
+// unless --init is "none". Both flags may name a run. A preset has `vocab` ids, or its usual number
+// of them if `vocab` is 0. Throws Error(not_found, io, bad_data or unsupported) that names the
+// file, and for a folder that has adapters (LoRA) and no model.
 ModelSource find_model(const RunOptions& options, std::int64_t vocab);
 
-// Sets --tokenizer to the path of a tokenizer.model or tokenizer.json if it names a folder or a model
-// on the Hub, or if it is auto, the data are text and the model's folder has one. Throws
+// Sets --tokenizer to the path of a tokenizer.model or tokenizer.json if it names a folder or a
+// model on the Hub, or if it is auto, the data are text and the model's folder has one. Throws
 // Error(invalid_argument) for a folder without one.
 void choose_tokenizer(RunOptions& options);
 

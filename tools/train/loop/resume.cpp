@@ -129,7 +129,8 @@ std::int64_t steps_done(const json& saved, const fs::path& folder) {
        folder.string());
 }
 
-// The texts that a checkpoint records, parsed; null for what is no JSON. Leaves out what is no text.
+// The texts that a checkpoint records, parsed; null for what is no JSON. Leaves out what is no
+// text.
 json parsed_texts(const json& extra) {
   json values = json::object();
   for (const auto& [name, text] : extra.items()) {

@@ -66,7 +66,8 @@ void PhaseDisplay::run() {
   }
 }
 
-// The cursor stays at the start of a terminal's line, so that what other programs write replaces it.
+// The cursor stays at the start of a terminal's line, so that what other programs write replaces
+// it.
 void PhaseDisplay::show(const Entry& entry, Clock::time_point now) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - entry.begin).count();
   std::string part = entry.total > 0 ? fmt::format(" ({} of {})", entry.done, entry.total) : "";

@@ -17,8 +17,8 @@ std::string clock_time(double seconds);
 
 // Formats one step, leaving out unknown figures and totals of 0. `bad` counts the steps so far that
 // were not finite, `left_s` is the time until the last step. For example, on one line:
-// step 120/400 (2:03 left)  loss 1.2345  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  comm 30.1 ms
-// exposed 4.200 ms (3.1 %)
+// step 120/400 (2:03 left)  loss 1.2345  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  comm
+// 30.1 ms exposed 4.200 ms (3.1 %)
 std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed,
                           const BadSteps& bad = {}, std::optional<double> left_s = {});
 

@@ -166,8 +166,8 @@ class Tree {
                    paint(colour_, ink, state), rate, nic.busid});
   }
 
-  // Describes the NICs of ranks that use CPU memory, with the reason. A host with a single NUMA node
-  // leaves no choice, so there the names suffice.
+  // Describes the NICs of ranks that use CPU memory, with the reason. A host with a single NUMA
+  // node leaves no choice, so there the names suffice.
   std::string cores_line(const Affinity& affinity, bool is_single_node) const {
     std::string why = printable(affinity.why);
     if (is_single_node && !affinity.use.empty()) {
