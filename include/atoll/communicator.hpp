@@ -280,6 +280,9 @@ class ATOLL_API Communicator {
   // errors of atoll::allocate().
   void reserve_scratch(std::uint64_t bytes);
 
+  // Throws the error with which this communicator has ended on any rank, or World::failure(). Does
+  // not block; any thread may call it.
+  void check() const;
   // Returns another handle of this communicator, whose operations have the time limit `timeout`
   // instead of CommunicatorOptions::timeout; -1 ms means that one. All ranks must use the same.
   Communicator with_timeout(std::chrono::milliseconds timeout) const;

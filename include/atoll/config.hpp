@@ -51,19 +51,18 @@ struct ATOLL_API Config {
   std::string plugin_path;
   std::string algorithm;  // such as "all_reduce:ring"; "" lets the backend choose algorithms
   std::string tuning;     // file with measured algorithm choices; `algorithm` overrides it
-  // What fails with a collective, and with the loss of a rank. "" or "job": the World, on all
-  // ranks. "communicator": the communicators that contain the rank; the World and the other
-  // communicators go on, unless rank 0 was lost. Equal on all ranks.
+  // What ends when a collective fails or a rank is lost. "" or "job": the job, on all ranks.
+  // "communicator": the communicator of the collective, or those that contain the lost rank; the
+  // job goes on, unless rank 0 was lost. Equal on all ranks.
   std::string failure_scope;
-  // 1 lets a World act on the whole process, as programs want whose only purpose is the job:
-  // std::terminate and a launcher that ends fail the job, a rank ends 5 s after its launcher,
-  // SIGUSR1 writes the flight file, `stack_signal` records stacks, and variables that NCCL reads
-  // are set. 0 changes nothing outside the World.
+  // 1 lets a World act on the whole process. A program whose only purpose is the job sets it. Then
+  // std::terminate fails the job, the process ends 5 s after its launcher, SIGUSR1 writes the flight
+  // file, `stack_signal` records stacks, and the World sets environment variables for NCCL. 0: a
+  // World changes nothing outside itself.
   int owns_process = 0;
-  // The launcher (mpirun, slurmstepd, torchrun, ...) whose end makes this rank report a failure to
-  // the other ranks. "" or "end": the one that started this process. "parent": the same, and
-  // without a launcher the parent process. "ignore": none. If `owns_process` is 1, the rank ends as
-  // well.
+  // When the launcher of this process (mpirun, slurmstepd, torchrun, ...) has ended, the rank fails
+  // the job; with `owns_process` 1 its process ends as well. "" or "end": watch the launcher.
+  // "parent": without a launcher, watch the parent process. "ignore": watch nothing.
   std::string parent;
   // Checksum of the data that the host backend sends over TCP. "" or "off": none. "crc32c": data
   // that arrives corrupted is an error.

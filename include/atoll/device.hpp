@@ -99,8 +99,8 @@ using StreamLink = std::shared_ptr<Stream*>;
 // error: until synchronize() of this stream or of a later event, or a function of a Work, has
 // thrown or returned it. Work that is enqueued afterwards runs, and waits for earlier events no
 // longer fail it. Work that was enqueued before stays dropped, and synchronize() and events that
-// follow such work, with no newer work between, throw the error every time. Kernels already
-// launched on a GPU still run. If a failed stream drops a collective, its communicator fails
+// follow such work, with no newer work between, throw the error every time. On a GPU only
+// functions of enqueue() are dropped: copies and kernels run, on data that may be wrong. If a failed stream drops a collective, its communicator fails
 // (communicator.hpp). If the stream is destroyed before any call has told its error, the World
 // fails, and the other ranks get the text of that error. Every call of a Stream that was moved from
 // throws Error(invalid_argument).

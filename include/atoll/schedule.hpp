@@ -205,6 +205,8 @@ class ATOLL_API Scheduler {
   // `replicate`; "none" if both axes have one rank.
   std::string_view backend() const;
   void synchronize();  // blocks until all lanes are idle; throws the first failure
+  // Throws the error with which a communicator of the scheduler has ended. Does not block.
+  void check() const;
 
  private:
   struct ATOLL_LOCAL Impl;

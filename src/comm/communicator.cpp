@@ -79,7 +79,9 @@ void Work::then(std::function<void(const std::optional<Error>& error)> callback)
   require(callback != nullptr, "Work::then: the callback is empty");
   const auto call = [work = *this, callback = std::move(callback)] {
     try {
-      callback(work.error());
+      callback(work.done() ? work.error()
+                           : Error(ErrorCode::aborted,
+                                   "the World ended before the operation was complete"));
     } catch (const std::exception& problem) {
       log::error("a callback of Work::then() threw: {}", text_of(problem));
     } catch (...) {
@@ -157,6 +159,11 @@ Communicator Communicator::with_timeout(std::chrono::milliseconds timeout) const
   auto impl = std::make_shared<Impl>(*impl_);
   impl->timeout = timeout;
   return Communicator(std::move(impl));
+}
+
+void Communicator::check() const {
+  impl_->group->world().check();
+  impl_->group->check_ended();
 }
 
 void Communicator::abort(std::string_view reason) { impl_->group->abort(reason); }

@@ -61,7 +61,7 @@ void PassState::seal() {
 
 // Throws the errors of begin() that this rank finds alone.
 void PassState::check_begin(const PassOptions& options, const Stream& compute) const {
-  setup_.world().check();
+  setup_.check_failures();
   setup_.check_sealed("begin");
   check_closed();
   setup_.check_values("Engine::begin");
@@ -121,7 +121,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
 
 void PassState::wait_gradients(Stream& compute, std::string_view call) {
   setup_.check_sealed(call);
-  setup_.world().check();
+  setup_.check_failures();
   // The wait comes first, so that a failed reduction stops the stream before parameters change, and
   // the error of the reduction is thrown instead of the error about micro batches.
   reducing_.wait(compute);
@@ -167,7 +167,7 @@ void PassState::check_usable(const Unit& unit, std::string_view scope) const {
           scope);
   // The scope whose end failed still has its buffers, so no later scope can use them.
   if (end_failure_) {
-    setup_.world().check();
+    setup_.check_failures();
     throw Error(*end_failure_);
   }
   require(!abandoned_,
@@ -293,7 +293,7 @@ void PassState::end() noexcept {
     // record the end of the pass.
     Stream& last = *compute_ ? **compute_ : scheduler_.stream(Lane::gather);
     ended_ = last.record();  // needed even after a failure, because compute may still read buffers
-    setup_.world().check();
+    setup_.check_failures();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;
       return;

@@ -191,6 +191,12 @@ struct EngineSetup {
   }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
   World& world() const { return ranks.world(); }  // throws if the World has been destroyed
+  // Throws the failure of the World or of a communicator of the engine. Streams run work again once
+  // the program knows an error, so the engine asks before each pass and update.
+  void check_failures() const {
+    world().check();
+    scheduler.check();
+  }
   DeviceOps& ops() const noexcept { return options.device.ops(); }
   // Throw Error(invalid_argument) that names `call`, unless Engine::seal() has been called.
   // check_sealed() also throws it if the engine has no memory (Options::plan_only).

@@ -290,6 +290,12 @@ LaneEvent Scheduler::run(Lane lane, const Event& after, const std::function<void
   return record(lane);
 }
 
+void Scheduler::check() const {
+  for (const auto& one : impl_->communicators)
+    if (one) one->check();
+  if (impl_->gather_secondary) impl_->gather_secondary->check();
+}
+
 LaneEvent Scheduler::record(Lane lane) {
   return {impl_->stream(lane).record(), lane, impl_->collectives};
 }

@@ -69,9 +69,8 @@ struct Replaces {
 CLI::Option* add_config_option(CLI::App& app, std::span<const ForeignName> foreign = {},
                                std::span<const Replaces> replaces = {});
 
-// Returns a file for --config, from a parsed app: a line for each option that was given, and after
-// them the other options as comments with their default values, but for those that a given option
-// replaces.
+// Returns a file for --config, from a parsed app: a line for each option that was given, then the
+// other options as comments with their default values. Leaves out options that a given one replaces.
 std::string config_text(const CLI::App& app, std::span<const Replaces> replaces = {});
 
 // --- help.cpp: --help and --help-all, in lines that fit the terminal, at most 100 columns ---

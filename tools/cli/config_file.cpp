@@ -26,7 +26,7 @@ std::string toml_text(std::string_view value) {
   return out.str();
 }
 
-// What is wrong with a line of the file.
+// Describes what is wrong with a line of the file.
 struct Wrong {
   std::size_t line;
   std::string text;

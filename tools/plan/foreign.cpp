@@ -1,4 +1,5 @@
-// What other programs call flags and their values, and numbers with units.
+// The names that other programs give to flags and values, with our names for them, and the reading
+// of numbers with units.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

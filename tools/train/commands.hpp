@@ -15,7 +15,7 @@ enum class Mode {
   export_model
 };
 
-// What is wrong with a command line. main() prints it and ends with status 2.
+// Describes what is wrong with a command line. main() prints the text and ends with status 2.
 struct WrongUsage {
   std::string text;
 };

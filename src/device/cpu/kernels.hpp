@@ -1,6 +1,7 @@
 // Synchronous CPU kernels on CPU memory, dispatched at run time to the best instruction set.
 #pragma once
 
+#include <memory>
 #include <span>
 
 #include "device/cpu/reduce.hpp"
@@ -34,5 +35,8 @@ struct AdamWFactors {
 void adamw(const AdamWStep& step);
 void sgd(const SgdStep& step);
 void fill_normal(float* dst, std::uint64_t count, const NormalFill& fill);
+
+// Makes the operations of the CPU device, which call these kernels in tasks of a stream (ops.cpp).
+std::unique_ptr<DeviceOps> make_ops();
 
 }  // namespace atoll_v1::atoll::cpu

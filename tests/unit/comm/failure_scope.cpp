@@ -1,7 +1,11 @@
 // Failures with the scope of a communicator: all its ranks get the error of the rank that failed
 // first, other communicators and the World go on, and streams can be used again.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -17,7 +21,11 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
+#include "atoll/fsdp.hpp"
+#include "atoll/optimizer.hpp"
+#include "reserved_port.hpp"
 #include "thread_ranks.hpp"
+#include "unit/child_process.hpp"
 #include "unit/error_text.hpp"
 
 namespace {
@@ -163,6 +171,81 @@ TEST_CASE("a rank that leaves the job ends the communicators that contain it") {
     if (world.rank() == 0) error = mine;
   });
   CHECK_FALSE(error.empty());
+}
+
+TEST_CASE("processes: a killed rank ends the communicators that contain it, and the others go on") {
+  const atoll_test::ReservedPort port;
+  const auto config_of = [&](int rank) {
+    atoll::Config config;
+    config.rank = rank;
+    config.size = 3;
+    config.addr = port.address();
+    config.token = "killed";
+    config.failure_scope = "communicator";
+    config.log = "off";
+    return config;
+  };
+  const auto body = [&](int rank) {
+    auto world = atoll::World::from_env(config_of(rank));
+    auto all = open(world, {0, 1, 2}, "all");
+    auto pair = open(world, rank == 2 ? std::vector{2} : std::vector{0, 1}, "pair");
+    auto stream = atoll::Device::cpu().stream();
+    if (sum_of_ones(all, stream) != 3.0f) return std::string("wrong sum");
+    if (rank == 2) ::kill(::getpid(), SIGKILL);
+    const std::string error = error_of([&] { sum_of_ones(all, stream); });
+    const bool goes_on =
+        sum_of_ones(pair, stream) == 2.0f && !world.failure() && world.departed() == std::vector{2};
+    return error + (goes_on ? "" : "; the others did not go on");
+  };
+  atoll_test::ChildProcess killed([&](int) { body(2); });
+  const atoll_test::ChildProcess other([&](int out) { ::dprintf(out, "%s\n", body(1).c_str()); });
+  const std::string mine = body(0);
+  CHECK(has(mine, {"peer lost: communicator all: rank 2 (", "was lost"}));
+  CHECK(other.line() == mine);
+  CHECK(WIFSIGNALED(killed.status()));
+}
+
+TEST_CASE(
+    "an engine whose reduction failed updates nothing, although the program knows the error") {
+  namespace fsdp = atoll::fsdp;
+  std::atomic<int> kept{0};
+  std::latch enqueued{1};
+  run(2, [&](atoll::World& world) {
+    auto engine = std::make_unique<fsdp::Engine>(
+        atoll::Mesh::make(world, {2, 1}),
+        fsdp::Options{.strategy = fsdp::Strategy::no_shard, .backend = "host"});
+    auto& unit = engine->add_unit("unit", {{"w", {64}}});
+    engine->seal({"unit"});
+    engine->initialize(1);
+    const auto value = [&] { return engine->segments().front().values.as<float>()[0]; };
+    const float before = value();
+    auto optimizer = std::make_unique<fsdp::Optimizer>(*engine);
+    auto compute = engine->device().stream(), other = engine->device().stream();
+    if (world.rank() == 1) {  // takes part up to the reduction, for which the other rank then waits
+      error_of([&] {
+        auto pass = engine->begin({}, compute);
+        { auto w = pass.forward(unit); }
+        enqueued.wait();
+      });
+      optimizer.reset();
+      engine.reset();
+      return world.leave();
+    }
+    {
+      auto pass = engine->begin({}, compute);
+      { auto w = pass.forward(unit); }
+      auto w = pass.backward(unit);
+      compute.enqueue(
+          [view = w.grad("w").view] { std::fill_n(view.as<float>(), view.count, 1.0f); });
+    }
+    engine->wait_gradients(other);
+    enqueued.count_down();
+    CHECK(has(error_of([&] { other.synchronize(); }), "has left the job"));
+    CHECK(has(error_of([&] { optimizer->step(0.5f, compute); }), "has left the job"));
+    CHECK(error_of([&] { compute.synchronize(); }) == "no error");
+    if (value() == before) ++kept;
+  });
+  CHECK(kept == 1);
 }
 
 TEST_CASE("ranks must agree about the scope") {

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <latch>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -101,6 +103,12 @@ TEST_CASE("after a timeout the errors of Work and stream name the absent rank") 
     const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
     CHECK(has(error_of([&] { work.synchronize(); }), {"rank 2", "all_reduce"}));
     CHECK(has(error_of([&] { stream.synchronize(); }), "rank 2"));
+    std::latch called{1};
+    work.then([&](const std::optional<atoll::Error>& error) {
+      CHECK((error && has(error->what(), "rank 2")));
+      called.count_down();
+    });
+    called.wait();
     const auto patience = std::chrono::steady_clock::now() + 10s;
     while (error_of([&] { work.wait(stream); }) == "no error") {
       REQUIRE(std::chrono::steady_clock::now() < patience);
@@ -119,8 +127,19 @@ TEST_CASE(
     auto comm = open(world, "late", device);
     stream.enqueue([] { std::this_thread::sleep_for(2500ms); });
     Floats data(4, 1.0f);
-    comm.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
-    CHECK(data == Floats(4, 2.0f));
+    const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
+    std::atomic<int> calls{0};
+    std::latch called{1};
+    work.then([&](const std::optional<atoll::Error>& error) {
+      CHECK_FALSE(error);
+      CHECK(data == Floats(4, 2.0f));
+      ++calls;
+      called.count_down();
+    });
+    CHECK(calls == 0);
+    called.wait();
+    work.synchronize();
+    CHECK(calls == 1);
   });
 }
 

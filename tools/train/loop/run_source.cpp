@@ -18,7 +18,7 @@ using nlohmann::json;
 
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of an index
 
-// What a checkpoint records under `name`; null if it does not record it.
+// Returns the value that the checkpoint stores under `name`; null if it stores none.
 json recorded(const json& index, const char* name) {
   const json extra = index.value("extra", json::object());
   const auto found = extra.find(name);

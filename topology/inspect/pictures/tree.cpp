@@ -203,7 +203,7 @@ class Tree {
         else
           by_numa[cores->numa].push_back(line);
       }
-    // What shows no node is on the only one that there is.
+    // A device without a known node is on the only node of the host.
     if (auto unknown = by_numa.extract(-1); is_single_node && !unknown.empty()) {
       std::vector<std::string>& lines = by_numa[by_numa.empty() ? 0 : by_numa.begin()->first];
       lines.insert(lines.begin(), unknown.mapped().begin(), unknown.mapped().end());

@@ -1,0 +1,95 @@
+// The implementation of World. world.cpp has its functions, and join.cpp how a process becomes a
+// rank of a job.
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "atoll/world.hpp"
+#include "core/errors.hpp"
+#include "core/failure.hpp"
+#include "core/host.hpp"
+#include "core/settings.hpp"
+#include "core/socket.hpp"
+#include "store/client.hpp"
+#include "store/server.hpp"
+#include "store/store.hpp"
+#include "world/introduction.hpp"
+#include "world/launch.hpp"
+#include "world/parent.hpp"
+#include "world/process_failure.hpp"
+
+namespace atoll_v1::atoll {
+
+struct World::Impl {
+  Impl(Config config_, std::string launcher_, int rank_, int size_)
+      : config(std::move(config_)), launcher(std::move(launcher_)), rank(rank_), size(size_) {
+    require_valid(config);
+  }
+
+  static World start(Config config, launch::Job job);
+  void fail(std::string_view reason) noexcept;
+  // Ends the membership of this rank. `alone`: the other ranks go on, and learn that it has left.
+  void leave(bool alone) noexcept;
+  void check_movable() const {
+    if (holds.use_count() > 1)
+      throw Error(ErrorCode::invalid_argument,
+                  "a World cannot be moved while a mesh or an axis of it exists: they keep its "
+                  "address; move it before, or keep it in a std::unique_ptr");
+  }
+  // Removes the last callback and returns it; an empty function without one. A callback may
+  // register another one, which runs next.
+  std::function<void(bool)> take_exit_callback();
+  void use_store(std::unique_ptr<store::Store> made);
+  void stay_alone();
+  void simulate(const SimulatedJob& job);
+  void join(launch::Job job);
+  launch::Endpoint serve(const launch::Job& job, net::Clock::time_point deadline);
+  store::Admission enter(const launch::Endpoint& endpoint, const store::Join& identity,
+                         net::Clock::time_point deadline) const;
+  std::string local_address(const net::Fd& socket, const launch::Endpoint& endpoint) const;
+  Introduction introduction(std::vector<std::string> addresses) const;
+  std::string encoded_process() const;  // encodes the Process of this rank
+  void place(const std::vector<std::string>& introductions,
+             const std::vector<std::string>& processes);
+  std::optional<ParentProcess> parent_to_watch() const;
+
+  Config config;
+  std::string launcher;
+  int rank;
+  int size;
+  int exceptions = std::uncaught_exceptions();
+  std::vector<HostInfo> hosts;
+  std::vector<Placement> placements;
+  std::shared_ptr<Failure> failure = std::make_shared<Failure>();
+  std::shared_ptr<Departures> departures = std::make_shared<Departures>();
+  std::optional<launch::Rendezvous> rendezvous;
+  std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
+  std::unique_ptr<store::Store> store;
+  std::optional<ProcessFailureHook> hook;  // declared after `store`, so that it is destroyed first
+  std::optional<ParentWatch> parent;
+  int process = static_cast<int>(::getpid());  // the process that joined the job
+  ProcessMark mark{};                          // mark of that process
+
+  std::mutex mutex;  // guards all members below
+  std::map<std::string, std::uint64_t, std::less<>> tickets;
+  std::vector<std::function<void(bool)>> exit_callbacks;
+  // Objects that other rooms have attached, the oldest first. Made under another mutex: to make
+  // one, a room may call this World.
+  std::vector<std::pair<std::string, std::shared_ptr<void>>> companions;
+  std::mutex making;  // guards `companions`
+  // Copied by WorldInternals::hold(); becomes true when the World is destroyed.
+  std::shared_ptr<std::atomic<bool>> holds = std::make_shared<std::atomic<bool>>(false);
+};
+
+}  // namespace atoll_v1::atoll
