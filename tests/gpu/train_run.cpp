@@ -38,6 +38,7 @@ train::RunOptions options_of(const TemporaryFolder& folder) {
 // The environment names the folder of the backend nccl.
 void use_plugins(atoll::Config& config) {
   config.log = "error";
+  config.owns_process = 1;  // as in atoll-train: NCCL's log names the transports
   config.plugin_path = atoll::Config::from_env().plugin_path;
 }
 

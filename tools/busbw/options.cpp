@@ -301,11 +301,11 @@ void check(Options& o, const CLI::App& app) {
 }
 
 constexpr cli::ForeignName foreign_flags[] = {
-    {"csv", "--json (or -J FILE.json)"},
-    {"output", "--json"},
-    {"np", "mpirun -n N"},
-    {"min-bw", "--limit"},
-    {"format", "--json"},
+    {"--json (or -J FILE.json)", "csv"},
+    {"--json", "output"},
+    {"mpirun -n N", "np"},
+    {"--limit", "min-bw"},
+    {"--json", "format"},
 };
 
 // A hint for the programs of nccl-tests, whose names are words here.

@@ -51,11 +51,14 @@ std::string words_type(const std::vector<std::string>& words);
 
 // --- config_file.cpp: files with the flags of a command line, as TOML (https://toml.io) ---
 
-// A flag of other programs, without hyphens and in lower case, with "-" between words, and ours.
+// A flag of other programs and its counterpart: a flag, perhaps with a value, or another way.
 struct ForeignName {
-  std::string_view theirs;
   std::string_view ours;
+  // Names in lower case, with "-" between words and without hyphens in front, separated by spaces.
+  std::string_view theirs;
 };
+// Returns true if `word` is one of the words of `list`, which are separated by spaces.
+bool has_word(std::string_view list, std::string_view word);
 
 // If the command line has the option `typed`, the option `instead_of` of the file does not count.
 struct Replaces {

@@ -42,7 +42,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
 // Returns the flag that was probably meant; "" if none is similar.
 std::string meant(const CLI::App& app, const std::string& name,
                   std::span<const ForeignName> foreign) {
-  const auto known = std::ranges::find(foreign, name, &ForeignName::theirs);
+  const auto known = std::ranges::find_if(
+      foreign, [&](const ForeignName& row) { return has_word(row.theirs, name); });
   if (known != foreign.end()) return std::string(known->ours);
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -87,6 +88,10 @@ NotIn not_in(const std::string& what) {
 }
 
 }  // namespace
+
+bool has_word(std::string_view list, std::string_view word) {
+  return fmt::format(" {} ", list).find(fmt::format(" {} ", word)) != std::string::npos;
+}
 
 std::string nearest(std::string_view word, const std::vector<std::string>& words) {
   const std::string name = plain(word);

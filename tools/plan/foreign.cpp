@@ -14,11 +14,7 @@
 namespace plan {
 namespace {
 
-struct Row {
-  std::string_view ours, theirs;  // `theirs`: words in lower case, separated by spaces
-};
-
-constexpr Row flags_of_others[] = {
+constexpr cli::ForeignName flags_of_others[] = {
     {"--hosts", "nodes nnodes num-nodes"},
     {"--hosts and --gpus-per-host", "ranks world-size num-processes nproc"},
     {"--gpus-per-host (of one host)",
@@ -41,7 +37,7 @@ constexpr Row flags_of_others[] = {
 };
 
 struct WordRow {
-  std::string_view flag, ours, theirs;  // `theirs` as in Row, with "_" between words
+  std::string_view flag, ours, theirs;  // `theirs` as in ForeignName, with "_" between words
 };
 constexpr WordRow words_of_others[] = {
     {"--dtype", "bf16", "bfloat16 torch.bfloat16 fp16 float16"},
@@ -61,29 +57,14 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-std::span<const cli::ForeignName> foreign_flags() {
-  static const std::vector<cli::ForeignName> all = [] {
-    std::vector<cli::ForeignName> names;
-    for (const Row& row : flags_of_others) {
-      std::string_view rest = row.theirs;
-      while (!rest.empty()) {
-        const std::size_t end = std::min(rest.find(' '), rest.size());
-        names.push_back({rest.substr(0, end), row.ours});
-        rest.remove_prefix(std::min(end + 1, rest.size()));
-      }
-    }
-    return names;
-  }();
-  return all;
-}
+std::span<const cli::ForeignName> foreign_flags() { return flags_of_others; }
 
 cli::Check own_words(std::string_view flag) {
   return [flag](const std::string& word) -> std::string {
     for (const WordRow& row : words_of_others) {
-      const std::string all = fmt::format(" {} ", row.theirs);
       std::string name = lower(word);
       std::ranges::replace(name, '-', '_');
-      if (row.flag == flag && all.find(fmt::format(" {} ", name)) != all.npos)
+      if (row.flag == flag && cli::has_word(row.theirs, name))
         return fmt::format("{}: use {}", word, row.ours);
     }
     return {};

@@ -259,7 +259,7 @@ void check(const Options& options) {
 }
 
 constexpr cli::ForeignName foreign_flags[] = {
-    {"of", "--format"}, {"output-format", "--format"}, {"csv", "--format matrix"}};
+    {"--format", "of"}, {"--format", "output-format"}, {"--format matrix", "csv"}};
 
 }  // namespace
 

@@ -14,13 +14,10 @@
 namespace train {
 namespace {
 
-struct Counterparts {
-  std::string_view ours, theirs;  // `theirs`: the names of others, separated by spaces
-};
 // Names as cli::complaint() compares them: in lower case, with "-" between words. They are those of
 // transformers (TrainingArguments and its example scripts), TRL, PEFT, accelerate, axolotl,
 // torchtitan, nanoGPT, llm.c, Megatron-LM and others.
-constexpr Counterparts flags_of_others[] = {
+constexpr cli::ForeignName flags_of_others[] = {
     {"--beta1", "adam-beta1"},
     {"--beta2", "adam-beta2"},
     {"--checkpoint-every", "save-steps checkpoint.interval save-interval"},
@@ -123,21 +120,6 @@ constexpr ForeignWords words_of_others[] = {
     {"--device", "cuda", "gpu"},
 };
 
-// Calls body with each word of a list that spaces separate.
-template <class Body>
-void each_word(std::string_view list, const Body& body) {
-  for (std::size_t end = 0; !list.empty(); list.remove_prefix(std::min(end + 1, list.size()))) {
-    end = std::min(list.find(' '), list.size());
-    body(list.substr(0, end));
-  }
-}
-
-bool has_word(std::string_view list, std::string_view word) {
-  bool found = false;
-  each_word(list, [&](std::string_view one) { found = found || one == word; });
-  return found;
-}
-
 std::string plain(std::string_view word) {
   std::string name(word);
   for (char& letter : name) {
@@ -154,23 +136,14 @@ std::string_view own_word(const Flag& flag, const std::string& word) {
       std::ranges::find_if(flag.words, [&](std::string_view own) { return plain(own) == name; });
   if (known != flag.words.end()) return *known;
   const auto* const foreign = std::ranges::find_if(words_of_others, [&](const ForeignWords& row) {
-    return has_word(row.flags, flag.name()) && has_word(row.theirs, name);
+    return cli::has_word(row.flags, flag.name()) && cli::has_word(row.theirs, name);
   });
   return foreign == std::end(words_of_others) ? "" : foreign->ours;
 }
 
 }  // namespace
 
-std::span<const cli::ForeignName> foreign_flags() {
-  static const std::vector<cli::ForeignName> all = [] {
-    std::vector<cli::ForeignName> names;
-    for (const Counterparts& row : flags_of_others) {
-      each_word(row.theirs, [&](std::string_view name) { names.push_back({name, row.ours}); });
-    }
-    return names;
-  }();
-  return all;
-}
+std::span<const cli::ForeignName> foreign_flags() { return flags_of_others; }
 
 std::string foreign_word(const RunOptions& options) {
   for (const Flag& flag : flags()) {

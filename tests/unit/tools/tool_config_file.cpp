@@ -15,7 +15,7 @@ namespace {
 
 // A command line with all kinds of options that the programs have.
 struct ConfigExample {
-  static constexpr cli::ForeignName foreign[] = {{"velocity", "--rate"}, {"log-to", "tee"}};
+  static constexpr cli::ForeignName foreign[] = {{"--rate", "velocity"}, {"tee", "log-to"}};
   static constexpr cli::Replaces replaces[] = {{"--name", "--text"}};
   CLI::App app{"Shows a thing.", "atoll-show"};
   std::string name, text = "usual";
