@@ -300,6 +300,10 @@ def check_errors(folder):
     refused("a.jsonl.gz", b"no gzip", "a.jsonl.gz: ")
     refused("c.jsonl", json.dumps(CHAT[0]) + "\n", "--template FILE")
     atoll_data(folder / "none.jsonl", *options, code=1)
+    # Flags of other programs and misspelled ones, all in one message.
+    text = atoll_data(folder / "a.jsonl", *options, "--chat-template", "x", "--proceses", "2", "--max_samples=3", code=2)
+    for hint in ("--chat-template (use --template)", "--proceses (use --processes)", "--max_samples=3 (use --samples)"):
+        assert hint in text, f"{hint!r} is not in {text!r}"
     # Half of a surrogate pair is valid JSON, but no text.
     half = json.dumps({"instruction": "x", "output": "a\udfff"}) + "\n"
     for text in (good + half, good * 200 + half):

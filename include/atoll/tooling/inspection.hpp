@@ -42,8 +42,9 @@ enum class PassedChecks {
   counted,
   listed
 };
-// Returns a text with all findings (evidence, consequence and fix), then the checks that passed, if
-// they are to be listed, and the checks that could not run, with the reasons.
+// Returns a text: a line with the verdict, then all findings (evidence, consequence and fix). With
+// PassedChecks::listed, the checks that passed follow, and those that could not run with the
+// reasons; with `counted` the text has only their numbers.
 ATOLL_API std::string to_report(const Diagnosis& diagnosis, Colour colour = Colour::off,
                                 PassedChecks passed = PassedChecks::counted);
 // Returns the inspection in atoll's JSON form. Topology::from_json() reads only the topology from

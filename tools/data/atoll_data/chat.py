@@ -95,7 +95,7 @@ def templates_of(folder, settings, given, tokenizer):
     if not found:
         fits = built_in.fitting(tokenizer, settings)
         raise DataError("the tokenizer has no chat_template.jinja and no chat_template in "
-                        "tokenizer_config.json: name a template with atoll-data --template "
+                        "tokenizer_config.json: name a template, --template "
                         + (f"{fits}, whose special tokens it has, or --template FILE" if fits else "FILE"))
     return found, source
 

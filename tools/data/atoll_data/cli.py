@@ -4,6 +4,7 @@ import array
 import collections
 import contextlib
 import ctypes
+import difflib
 import itertools
 import json
 import multiprocessing
@@ -67,6 +68,25 @@ def at_least(least, most=None):
     return number
 
 
+# Flags of other programs (transformers' and TRL's scripts, axolotl, datasets) and their counterparts.
+FOREIGN = {"--template": "chat-template chat-template-path", "--tokenizer": "model model-name-or-path tokenizer-name "
+           "tokenizer-name-or-path", "--samples": "max-samples max-train-samples limit num-samples",
+           "--processes": "num-proc workers num-workers preprocessing-num-workers dataset-num-proc jobs",
+           "--field": "text-column text-key text-field dataset-text-field json-key json-keys", "-o": "output-path output-prefix "
+           "output-dir save-to", "--format": "type dataset-type", "the file itself": "data dataset dataset-path dataset-name "
+           "train-file input data-path", "--train-on all": "train-on-inputs", "--train-on output (the default)":
+           "train-on-responses-only assistant-only-loss completion-only-loss", "--eos": "append-eod",
+           "--seq of atoll-train": "max-length max-seq-length max-seq-len sequence-len cutoff-len block-size"}
+
+
+def hint(word, flags):
+    """An unknown word of the command line, with what was probably meant."""
+    name = word.split("=")[0].lstrip("-").lower().replace("_", "-")
+    meant = [ours for ours, theirs in FOREIGN.items() if name in theirs.split()]
+    meant += difflib.get_close_matches("--" + name, flags, 1, 0.8)
+    return f"{word} (use {meant[0]})" if meant and word.startswith("-") else word
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser("atoll-data", description=DESCRIPTION, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -100,7 +120,9 @@ def parse(arguments):
     parser.add_argument("--quiet", nargs=0, default=False, help="do not tell how far the conversion is")
     parser.add_argument("--version", action="version", version=f"atoll-data {pages.version()}")
     parser.add_argument("--generate", metavar="FOLDER", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unknown: {', '.join(hint(word, parser._option_string_actions) for word in unknown)}")
     if options.generate:
         pages.generate(parser, options.generate)
         parser.exit()

@@ -119,16 +119,23 @@ class Child {
     return true;
   }
 
-  // Waits until the program ends. Throws an Error with the program's last line if it failed, and with
-  // `advice` if that line names a template.
+  // Waits until the program ends. Throws an Error with the program's last line if it failed. If that
+  // line names a template, `advice` with that name and a quote follow.
   void finish(std::string_view advice) {
     int status = 0;
     ::waitpid(pid_, &status, 0);
     pid_ = 0;
     if (status == 0) return;
     if (last_.empty()) last_ = fmt::format("ended with the wait status {:#x}", status);
+    constexpr std::string_view flag = "--template ";
+    std::string remedy;
+    if (const auto at = last_.find(flag); at != last_.npos) {
+      const std::size_t begin = at + flag.size();
+      remedy = fmt::format("{}{}`", advice,
+                           last_.substr(begin, last_.find_first_of(" ,", begin) - begin));
+    }
     fail(ErrorCode::bad_data, "{}{}{}", last_.starts_with(converter) ? "" : "atoll-data: ", last_,
-         last_.find("--template") != last_.npos ? advice : "");
+         remedy);
   }
 
  private:
@@ -186,9 +193,8 @@ fs::path convert(const SourceSpec& source, const RunOptions& options, const Wait
   Child child(std::move(command));
   wait(child);
   const std::string result = file.filename();
-  child.finish(
-      fmt::format(": run `{} {} --tokenizer {} --template FILE -o {}`, and train with --data {}",
-                  converter, source.path.string(), tokenizer, result, result));
+  child.finish(fmt::format("; train with --data {} after `{} {} --tokenizer {} -o {} --template ",
+                           result, converter, source.path.string(), tokenizer, result));
   return file;
 }
 
