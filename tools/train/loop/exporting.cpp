@@ -30,7 +30,7 @@ namespace fsdp = atoll::fsdp;
 constexpr std::string_view weights_name = "model.safetensors";
 constexpr std::string_view config_name = "config.json";
 constexpr const char* generation_name = "generation_config.json";
-constexpr std::uintmax_t most_bytes = std::uintmax_t{1} << 30;  // of a file that is copied
+constexpr std::uintmax_t most_copied_bytes = std::uintmax_t{1} << 30;  // of a file that is copied
 
 bool is_file(const RunOptions& options) { return options.export_weights.ends_with(".safetensors"); }
 
@@ -49,7 +49,7 @@ bool copy_one(const fs::path& from, const fs::path& to) {
   std::error_code ignored;
   if (!fs::is_regular_file(from, ignored)) return false;
   if (fs::equivalent(from, to, ignored)) return true;
-  write_file_atomic(to, read_text(from, most_bytes));
+  write_file_atomic(to, read_text(from, most_copied_bytes));
   return true;
 }
 
