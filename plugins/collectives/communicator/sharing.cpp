@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using atoll_sdk::Error;
-using Clock = GroupStore::Clock;
+using Clock = std::chrono::steady_clock;
 
 constexpr auto first_nap = 50us;
 constexpr auto longest_nap = 2ms;
