@@ -27,7 +27,10 @@ struct ATOLL_API Config {
   // which rank 0 logs.
   std::string addr;
   std::string token;  // secret shared by all ranks of the job
-  int port = 0;       // port of the store under torchrun; 0 means MASTER_PORT + 1
+  // Who serves the store. "" or "rank0": rank 0. "external": the program atoll-store, at `addr`.
+  // Equal on all ranks.
+  std::string store;
+  int port = 0;  // port of the store under torchrun; 0 means MASTER_PORT + 1
   // Comma-separated network interfaces of this rank; each is one rail, and all carry the data of
   // collectives. The first also carries control traffic. "" means the interface of the default
   // route.
@@ -41,6 +44,9 @@ struct ATOLL_API Config {
   // Time without any answer from another host after which the network between two hosts counts as
   // cut. A rank that is slow or stopped is not a cut, because its host still answers.
   std::chrono::seconds cut_timeout{10};
+  // With `failure_scope` "communicator", a rank whose process gives no sign of life for this time, for
+  // example because it is stopped, counts as lost; 0: never. The setting of rank 0 counts.
+  std::chrono::seconds heartbeat{10};
   // Time limit for a rank to wait until the other ranks have read or written their files, such as
   // the shards of a checkpoint.
   std::chrono::seconds file_timeout{3600};

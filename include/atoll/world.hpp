@@ -54,6 +54,7 @@ struct SimulatedJob {
 // process ends without leaving the job, the store notices and immediately tells every rank which
 // one was lost. Config::failure_scope says what this ends: the job, or the communicators that
 // contain the rank. The loss of rank 0 always ends the job.
+// Otherwise the living ranks can form a new World (regroup()); a World itself never changes.
 //
 // A World changes nothing outside itself, unless Config::owns_process asks for it: it installs no
 // handlers, sets no variables, never ends the process, and its threads end with it.
@@ -101,6 +102,37 @@ class ATOLL_API World {
   static World from_exchange(int rank, int size, Put put, Get get,
                              Config config = Config::from_env());
 
+  // What a process asks for when it wants a place in the next epoch of the job.
+  struct Regroup {
+    // The replica of the model to which this process belongs, up to 256 bytes; "": the process is a
+    // replica alone. The epoch contains whole replicas only.
+    std::string tag{};
+    int needed = 1;     // ranks of a whole replica; equal for all processes with the tag
+    int min_ranks = 1;  // with fewer ranks in whole replicas, no epoch begins
+    // Time from the first call of regroup() until the epoch begins without the ranks that are alive,
+    // but have not called it.
+    std::chrono::milliseconds grace{10'000};
+  };
+  // Rebuilds the World after a loss, or when the program wants it: the living ranks form the next
+  // epoch of the job. The call ends `old` on this rank: its communicators fail with Error(aborted),
+  // and only its destructor may be called. The other ranks learn it as a departure from their World
+  // (on_departure()), so that their collectives fail as well and they call regroup(). The store of
+  // rank 0 is the arbiter. It closes the list when each rank of the last epoch has called regroup(),
+  // has left or is lost, or `grace` is over. The ranks of the new World are dense: ranks of the last
+  // epoch in their order, then new processes (enter()). Keys, tickets and callbacks do not pass to
+  // the new World.
+  // Needs Config::failure_scope "communicator". Throws Error(mismatch) if this rank is not on the
+  // list: the epoch began without it, or its replica is not whole. Throws Error(aborted) on all ranks
+  // if fewer than `min_ranks` are left. Throws Error(timeout) if the store cannot be reached: if the
+  // process that serves it was lost, the job is over.
+  static World regroup(World& old, const Regroup& wish);
+  static World regroup(World& old) { return regroup(old, Regroup()); }
+  // Enters a running job as a new process: waits at the store of ATOLL_ADDR, with the secret in
+  // ATOLL_TOKEN, until ranks of the job regroup. Waits without a time limit once it has reached the
+  // store. The process can be started long before it is needed. Errors as regroup().
+  static World enter(const Regroup& wish, Config config = Config::from_env());
+  static World enter() { return enter(Regroup()); }
+
   // Makes a job of one process, without network connections or threads.
   static World single(Config config = {});
 
@@ -132,6 +164,9 @@ class ATOLL_API World {
   const Config& config() const;
   const std::vector<HostInfo>& hosts() const;        // hosts of the job, by lowest rank
   const std::vector<Placement>& placements() const;  // placement of each rank
+  int epoch() const;  // 0 for the World that the launcher starts; each regroup() adds 1
+  // By rank: its rank in the World before; -1: a new process. Empty in epoch 0.
+  const std::vector<int>& former_ranks() const;
 
   // Stores a value for all ranks and overwrites an earlier one. Keys have 1 to 256 bytes and values
   // at most 16 MiB; other sizes throw Error(invalid_argument).

@@ -124,13 +124,20 @@ void shake_hands(int socket, std::string_view token, Clock::time_point deadline)
 std::string apply(int socket, const Application& application, Clock::time_point proven_by,
                   Clock::time_point joined_by) {
   shake_hands(socket, application.token, proven_by);
-  net::send_all(socket, encode_frame(Kind::join, 0, encode(application.join)), joined_by);
-  const Message message = receive_message(socket, max_join_bytes, joined_by);
+  const std::optional<Candidacy>& candidacy = application.candidacy;
+  net::send_all(socket,
+                candidacy ? encode_frame(Kind::regroup, 0, encode(*candidacy))
+                          : encode_frame(Kind::join, 0, encode(application.join)),
+                joined_by);
+  const bool is_new = candidacy && candidacy->is_new();
+  const Message message = receive_message(socket, candidacy ? max_answer_bytes : max_join_bytes,
+                                          is_new ? Clock::time_point::max() : joined_by);
   const Answer answer = decode_answer(message.body);
   if (message.kind == Kind::refusal) {
-    throw Error(ErrorCode::mismatch, std::string(answer.payload));
+    throw Error(answer.problem.value_or(ErrorCode::mismatch), std::string(answer.payload));
   }
-  if (message.kind != Kind::welcome || answer.payload.size() > max_secret_bytes) throw no_store();
+  const bool fits = candidacy || answer.payload.size() <= max_secret_bytes;
+  if (message.kind != Kind::welcome || !fits) throw no_store();
   return std::string(answer.payload);
 }
 
@@ -148,21 +155,23 @@ Admission connect(const std::vector<net::Address>& addresses, const Application&
                 "a process of another user has taken it: set ATOLL_TOKEN on every rank");
         // A rank that has asked to join must not ask again on another connection: a store that
         // stood still would find both requests, and refuse the rank as a duplicate.
-        std::string secret = apply(socket.get(), application, attempt, deadline);
-        return {std::move(socket), std::move(secret)};
+        std::string answer = apply(socket.get(), application, attempt, deadline);
+        return {std::move(socket), std::move(answer)};
       } catch (const Error& error) {
-        if (error.code() == ErrorCode::mismatch) throw;
+        if (error.code() == ErrorCode::mismatch || error.code() == ErrorCode::aborted) throw;
         last = explained(error, address, last);
       }
     }
     if (Clock::now() + pause >= deadline) break;
     std::this_thread::sleep_for(pause);
   }
-  const Join& join = application.join;
+  const std::string name = application.candidacy
+                               ? named(*application.candidacy)
+                               : fmt::format("rank {} (host {}, pid {})", application.join.rank,
+                                             application.join.host, application.join.pid);
   const bool is_nobody_there = last.starts_with("cannot connect to");
   throw make_error(
-      ErrorCode::timeout, "rank {} (host {}, pid {}) cannot reach the store of rank 0: {}{}",
-      join.rank, join.host, join.pid, last,
+      ErrorCode::timeout, "{} cannot reach the store of rank 0: {}{}", name, last,
       is_nobody_there ? "; does rank 0 run, and can this host reach that address?" : "");
 }
 

@@ -15,14 +15,17 @@
 
 #include "core/socket.hpp"
 #include "store/protocol.hpp"
+#include "store/regroup.hpp"
 #include "store/store.hpp"
 
 namespace atoll_v1::atoll::store {
 
-// The token, which a rank proves to the store, and the identity that it then sends.
+// The token, which a process proves to the store, and what it then sends: its place in the first
+// epoch, or its wish for a place in the next one.
 struct Application {
   std::string token;
-  Join join;
+  Join join{};
+  std::optional<Candidacy> candidacy{};
 };
 
 struct Message {
@@ -40,19 +43,22 @@ void shake_hands(int socket, std::string_view token, net::Clock::time_point dead
 // A connection that the store has accepted.
 struct Admission {
   net::Fd socket;
-  std::string secret;  // secret of a store on a local socket, for ranks without a token; else empty
+  // The answer: to a join the secret of a store on a local socket, for ranks without a token; to a
+  // candidacy a Seat.
+  std::string answer;
 };
 
 // Tries all addresses in turn, with backoff, until a store accepts this rank. The store proves that
-// it knows the token before it learns who this rank is. Throws Error(timeout) with the last problem
-// at the deadline, and Error(mismatch) if the store refuses this rank or runs another version.
+// it knows the token before it learns who this rank is. A new process waits for its seat without a
+// limit. Throws Error(timeout) with the last problem at the deadline, and Error(mismatch) or
+// Error(aborted) if the store refuses this process or runs another version.
 Admission connect(const std::vector<net::Address>& addresses, const Application& application,
                   net::Clock::time_point deadline);
 
 // Proves this rank on a new connection and checks the proof of the store until `proven_by`. Then
-// joins the job until `joined_by`, and returns the secret of the store. Throws Error(peer_lost) and
+// joins the job until `joined_by`, and returns Admission::answer. Throws Error(peer_lost) and
 // Error(timeout) of the socket, Error(bad_data) if the peer is no store that knows the token, and
-// Error(mismatch).
+// Error(mismatch) or Error(aborted) of a refusal.
 std::string apply(int socket, const Application& application, net::Clock::time_point proven_by,
                   net::Clock::time_point joined_by);
 
@@ -81,6 +87,7 @@ class Client final : public Store {
   void answer_with(Answerer answerer) override;
   void fail(std::string_view reason) noexcept override;
   void farewell(bool told = false) noexcept override;
+  void end(const Error& why) override { lose(why); }
 
  private:
   struct Call {

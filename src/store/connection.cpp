@@ -52,8 +52,15 @@ bool Connection::prove(std::string_view proof) {
   return true;
 }
 
-void Connection::join(int rank, std::chrono::seconds cut_timeout) noexcept {
+void Connection::wait(std::chrono::seconds cut_timeout) noexcept {
   net::notice_cut(socket_.get(), cut_timeout);
+  stage_ = Stage::waiting;
+  handshake_.reset();
+}
+
+void Connection::join(Epoch& epoch, int rank, std::chrono::seconds cut_timeout) noexcept {
+  net::notice_cut(socket_.get(), cut_timeout);
+  epoch_ = &epoch;
   rank_ = rank;
   stage_ = Stage::joined;
   handshake_.reset();
@@ -71,6 +78,7 @@ bool Connection::receive() {
   if (received < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
   if (received == 0) return false;
   input_.append(chunk.data(), static_cast<std::size_t>(received));
+  heard_ = net::Clock::now();
   return true;
 }
 

@@ -15,6 +15,8 @@
 
 namespace atoll_v1::atoll::store {
 
+struct Epoch;
+
 struct Frame {
   std::uint32_t kind = 0;
   std::uint64_t request = 0;
@@ -27,6 +29,7 @@ class Connection {
     silent,      // the peer has sent no hello
     challenged,  // the peer must send its proof
     proven,      // the peer knows the token, but has not joined as a rank
+    waiting,     // the peer has asked for a place in the next epoch
     joined,
     observing,  // the peer is an observer, not a rank
   };
@@ -41,19 +44,23 @@ class Connection {
   bool is_open() const noexcept { return static_cast<bool>(socket_); }
   void close() noexcept;
   net::Clock::time_point opened() const noexcept { return opened_; }
+  net::Clock::time_point heard() const noexcept { return heard_; }  // when the last data came
   std::string peer_name() const;  // address of the peer, for messages
 
   Stage stage() const noexcept { return stage_; }
   bool is_proven() const noexcept { return stage_ >= Stage::proven; }
+  bool is_waiting() const noexcept { return stage_ == Stage::waiting; }
   bool is_observer() const noexcept { return stage_ == Stage::observing; }
-  int rank() const noexcept { return rank_; }  // -1 until the peer has joined
+  int rank() const noexcept { return rank_; }       // -1 until the peer has joined
+  Epoch* epoch() const noexcept { return epoch_; }  // that the peer has joined; null before
   // Answers a hello with a challenge.
   void challenge(std::string_view hello, std::string_view token);
   const Greeting& greeting() const noexcept { return handshake_->peer(); }
   // Checks the peer's proof and answers it with the proof of the store. Returns false if the peer
   // does not know the token.
   bool prove(std::string_view proof);
-  void join(int rank, std::chrono::seconds cut_timeout) noexcept;
+  void join(Epoch& epoch, int rank, std::chrono::seconds cut_timeout) noexcept;
+  void wait(std::chrono::seconds cut_timeout) noexcept;
   void observe() noexcept;
 
   // Reads available data, up to a limit; returns false if the peer has closed the connection.
@@ -87,8 +94,10 @@ class Connection {
   int epoll_;
   std::uint64_t id_;
   net::Clock::time_point opened_ = net::Clock::now();
+  net::Clock::time_point heard_ = opened_;
   Stage stage_ = Stage::silent;
   int rank_ = -1;
+  Epoch* epoch_ = nullptr;
   bool is_watching_output_ = false;
   std::unique_ptr<Handshake> handshake_;
   std::string input_;

@@ -21,7 +21,7 @@ namespace atoll_v1::atoll::store {
 constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL" in little endian, which identifies a greeting
 // Version of the protocol. Greetings and proofs keep their format in all versions from 3 on, so
 // that processes of two versions prove themselves to each other before they name the difference.
-constexpr std::uint32_t version = 5;
+constexpr std::uint32_t version = 6;
 constexpr std::uint32_t first_version_with_proofs = 3;
 
 constexpr std::size_t header_bytes = 16;
@@ -39,7 +39,7 @@ constexpr std::size_t max_request_bytes = max_value_bytes + 1024;
 constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // enough for values of many ranks
 
 enum class Kind : std::uint32_t {
-  hello = 1,  // ranks and observers send the kinds from `hello` to `announce`
+  hello = 1,  // ranks and observers send the kinds from `hello` to `regroup`
   put = 2,
   get = 3,
   exchange = 4,
@@ -52,6 +52,7 @@ enum class Kind : std::uint32_t {
   release = 12,
   observe = 13,
   announce = 14,
+  regroup = 15,
   welcome = 16,  // the store sends the kinds from `welcome` on
   answer = 17,
   refusal = 18,

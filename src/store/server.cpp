@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <exception>
+#include <limits>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -40,6 +41,9 @@ constexpr std::size_t fewest_strangers = 64;
 // epoll reports this number for the descriptor that finish() writes to, then the number of a
 // listener plus one, then the numbers of connections.
 constexpr std::uint64_t wake_id = 0;
+// Requests for a sign of life within Options::heartbeat, and their number, which no poll has.
+constexpr int beats_per_limit = 4;
+constexpr std::uint64_t no_poll = std::numeric_limits<std::uint64_t>::max();
 
 std::size_t stranger_limit(int size, std::size_t wanted) {
   const std::size_t descriptors = net::raise_descriptor_limit();
@@ -62,10 +66,12 @@ Server::Server(ServerOptions options)
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       rendezvous_deadline_(begin_ + options_.rendezvous_timeout),
       next_reminder_(begin_ + options_.first_reminder),
-      roster_(options_.size),
-      table_(roster_, &Server::reply),
+      next_beat_(options_.loss_fails_job || options_.heartbeat.count() == 0
+                     ? Clock::time_point::max()
+                     : begin_),
       stranger_limit_(stranger_limit(options_.size, options_.strangers)),
       next_id_(options_.listeners.size() + 1) {
+  epochs_.emplace_back(0u, options_.size, &Server::reply);
   epoll_event wanted{};
   wanted.events = EPOLLIN;
   wanted.data.u64 = wake_id;
@@ -90,7 +96,8 @@ void Server::run() noexcept {
     try {
       run_until_done();
     } catch (const std::bad_alloc&) {
-      declare(ErrorCode::out_of_memory, "rank 0: out of memory in the store");
+      for (Epoch& epoch : epochs_)
+        declare(epoch, ErrorCode::out_of_memory, "rank 0: out of memory in the store");
       run_until_done();
     }
   } catch (const std::exception& problem) {
@@ -122,24 +129,38 @@ Clock::time_point Server::finish_deadline() const {
   const Clock::rep ticks = finish_deadline_;
   if (ticks == 0) return Clock::time_point::max();
   const Clock::time_point deadline{Clock::duration(ticks)};
-  return failure_ ? std::min(deadline, failed_at_ + failed_patience) : deadline;
+  return newest().failure ? std::min(deadline, newest().failed_at + failed_patience) : deadline;
 }
 
 bool Server::done(Clock::time_point now) const {
   if (finish_deadline_ == 0) return false;
   if (now >= finish_deadline()) return true;
-  const bool is_absent = roster_.any(Peer::State::absent);
+  return !a_rank_waits() &&
+         std::ranges::all_of(epochs_, [&](const Epoch& epoch) { return is_over(epoch, now); });
+}
+
+bool Server::is_over(const Epoch& epoch, Clock::time_point now) const {
+  const bool is_absent = epoch.number == newest().number && epoch.roster.any(Peer::State::absent);
   // Ranks that have not joined yet learn the reason when they join.
-  if (failure_)
-    return observers() == members_.size() && (!is_absent || now >= rendezvous_deadline_);
-  return !is_absent && !roster_.any(Peer::State::present);
+  if (epoch.failure) {
+    return (!is_absent || now >= rendezvous_deadline_) &&
+           std::ranges::none_of(
+               members_, [&](const auto& member) { return member.second.epoch() == &epoch; });
+  }
+  return !is_absent && !epoch.roster.any(Peer::State::present);
+}
+
+// Only the first epoch has ranks that may still join it.
+bool Server::waits_for_absent() const {
+  return !newest().failure && newest().roster.any(Peer::State::absent);
 }
 
 Clock::time_point Server::next_deadline() const {
   Clock::time_point result = Clock::now() + std::chrono::hours(1);
-  result = std::min({result, finish_deadline(), table_.next_deadline()});
-  if (!failure_ && roster_.any(Peer::State::absent))
-    result = std::min({result, rendezvous_deadline_, next_reminder_});
+  result = std::min({result, finish_deadline(), next_beat_});
+  for (const Epoch& epoch : epochs_) result = std::min(result, epoch.table.next_deadline());
+  if (epoch_deadline_) result = std::min(result, *epoch_deadline_);
+  if (waits_for_absent()) result = std::min({result, rendezvous_deadline_, next_reminder_});
   if (!strangers_.empty())
     result = std::min(result, strangers_.begin()->second.opened() + handshake_timeout);
   if (!joining_.empty())
@@ -155,18 +176,47 @@ void Server::expire(Clock::time_point now) {
   };
   close_older(strangers_, handshake_timeout);
   close_older(joining_, options_.rendezvous_timeout);
-  table_.expire(now);
+  for (Epoch& epoch : epochs_) epoch.table.expire(now);
+  if (now >= next_beat_) beat(now);
+  if (epoch_deadline_ && now >= *epoch_deadline_) begin_epoch();
   if (accepts_again_ && now >= *accepts_again_) {
     accepts_again_.reset();
     listen(EPOLLIN);
   }
-  if (!failure_ && now >= rendezvous_deadline_ && roster_.any(Peer::State::absent)) {
-    declare(
-        ErrorCode::timeout,
-        fmt::format("{} did not join the job within {} s{}", roster_.named(Peer::State::absent),
-                    std::chrono::duration<double>(options_.rendezvous_timeout).count(), notes()));
-  } else if (!failure_ && now >= next_reminder_ && roster_.any(Peer::State::absent)) {
+  if (!waits_for_absent()) return;
+  if (now >= rendezvous_deadline_) {
+    declare(newest(), ErrorCode::timeout,
+            fmt::format(
+                "{} did not join the job within {} s{}", newest().roster.named(Peer::State::absent),
+                std::chrono::duration<double>(options_.rendezvous_timeout).count(), notes()));
+  } else if (now >= next_reminder_) {
     remind(now);
+  }
+}
+
+// Asks all ranks for a sign of life. The thread of a rank that reads its connection answers, so only
+// a process that is stopped is silent. If this process was stopped itself, it judges nobody.
+void Server::beat(Clock::time_point now) {
+  const milliseconds period = options_.heartbeat / beats_per_limit;
+  const bool is_late = now > next_beat_ + period;
+  next_beat_ = now + period;
+  const Table::Body nothing = shared(Packer().text("").text("").take());
+  std::vector<std::uint64_t> silent;
+  for (auto& [id, connection] : members_) {
+    if (connection.epoch() == nullptr || !connection.is_open()) continue;
+    if (!is_late && connection.heard() + options_.heartbeat < now) {
+      silent.push_back(id);
+    } else {
+      connection.send(Kind::question, no_poll, std::nullopt, nothing);
+    }
+  }
+  for (const std::uint64_t id : silent) {
+    Connection& connection = members_.at(id);
+    log::warn("{} has given no sign of life for {} s: it counts as lost",
+              connection.epoch()->roster.named(connection.rank()),
+              std::chrono::duration<double>(options_.heartbeat).count());
+    close(connection);
+    members_.erase(id);
   }
 }
 
@@ -176,7 +226,8 @@ void Server::remind(Clock::time_point now) {
     return std::chrono::duration<double>(time).count();
   };
   log::warn("rank 0 has waited {:.1f} s of {} s for {} to join the job{}", seconds(now - begin_),
-            seconds(options_.rendezvous_timeout), roster_.named(Peer::State::absent), notes());
+            seconds(options_.rendezvous_timeout), newest().roster.named(Peer::State::absent),
+            notes());
   next_reminder_ = now + (now - begin_);
 }
 
@@ -278,7 +329,7 @@ void Server::serve(Connection& connection, std::uint32_t events) {
     while (connection.is_open() && connection.next(frame)) handle(connection, frame);
   } catch (const Error& error) {
     if (connection.rank() >= 0)
-      log::error("{}: {}", roster_.named(connection.rank()), error.what());
+      log::error("{}: {}", connection.epoch()->roster.named(connection.rank()), error.what());
     open = false;
   }
   if (!open) close(connection);
@@ -288,25 +339,44 @@ void Server::serve(Connection& connection, std::uint32_t events) {
 void Server::close(Connection& connection) {
   if (!connection.is_open()) return;
   connection.close();
-  if (connection.rank() >= 0 || connection.is_observer()) table_.forget(connection);
-  if (connection.rank() < 0) return;
-  if (roster_[connection.rank()].state != Peer::State::present) return;
+  if (connection.is_observer())
+    for (Epoch& epoch : epochs_) epoch.table.forget(connection);
+  if (connection.is_waiting()) withdraw(connection);
+  if (connection.epoch() == nullptr) return;
+  Epoch& epoch = *connection.epoch();
   const int rank = connection.rank();
-  roster_.set(rank, Peer::State::lost);
-  if (options_.loss_fails_job)
-    return declare(ErrorCode::peer_lost, fmt::format("{} was lost", roster_.named(rank)));
-  table_.depart(rank);
-  if (!failure_) tell_departure(rank);
+  epoch.table.forget(connection);
+  if (epoch.roster[rank].state != Peer::State::present) return;
+  if (options_.loss_fails_job) {
+    epoch.roster.set(rank, Peer::State::lost);
+    return declare(epoch, ErrorCode::peer_lost,
+                   fmt::format("{} was lost", epoch.roster.named(rank)));
+  }
+  go(epoch, rank, Peer::State::lost, true);
+}
+
+// A rank of an epoch is gone. If `told`, the other ranks learn it.
+void Server::go(Epoch& epoch, int rank, Peer::State state, bool told) {
+  epoch.roster.set(rank, state);
+  epoch.table.depart(rank);
+  if (told && !epoch.failure) {
+    tell_all(epoch, Kind::departure, static_cast<std::uint64_t>(rank), ErrorCode::peer_lost,
+             shared(fmt::format("{} {}", epoch.roster.named(rank), epoch.roster[rank].went())));
+  }
+  if (a_rank_waits() && !newest().roster.any(Peer::State::present)) begin_epoch();
 }
 
 // Tells connected ranks why the store ends; otherwise they would report a crash of rank 0.
 void Server::end() {
-  if (roster_.any(Peer::State::present)) {
-    declare(ErrorCode::peer_lost, fmt::format("rank 0, which serves the store, ended before {}",
-                                              roster_.named(Peer::State::present)));
+  for (Epoch& epoch : epochs_) {
+    if (!epoch.roster.any(Peer::State::present)) continue;
+    declare(epoch, ErrorCode::peer_lost,
+            fmt::format("rank 0, which serves the store, ended before {}",
+                        epoch.roster.named(Peer::State::present)));
   }
+  turn_away(ErrorCode::aborted, "the job has ended", true);
   for (auto& [id, connection] : members_) {
-    if (connection.is_observer() && !failure_)
+    if (connection.is_observer() && !newest().failure)
       connection.send(Kind::ended, 0, std::nullopt, shared(""));
   }
   strangers_.clear();

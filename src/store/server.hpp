@@ -7,21 +7,28 @@
 // they know the token, never the proven ones. A proven connection must join, or become an observer,
 // within the rendezvous timeout.
 //
+// A job goes on in epochs (World::regroup). The connections of one server belong to the epoch that
+// their ranks have joined; what ranks store, and a failure, stay in their epoch. The number of ranks
+// in the options is that of the first epoch.
+//
 // Observers (store/observer.hpp) are members without a rank. The server sends them the failure or
 // the end of the job, but never waits for them.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/socket.hpp"
 #include "store/protocol.hpp"
+#include "store/regroup.hpp"
 #include "store/table.hpp"
 
 namespace atoll_v1::atoll::store {
@@ -46,6 +53,9 @@ struct ServerOptions {
   // After this time, and then whenever the wait has doubled, the store logs which ranks are absent.
   std::chrono::milliseconds first_reminder{10'000};
   std::chrono::seconds cut_timeout{10};
+  // A rank of a job that goes on after a loss is lost if its process gives no sign of life for this
+  // time; 0: it is never lost by silence.
+  std::chrono::milliseconds heartbeat{10'000};
   bool loss_fails_job =
       true;  // false: the loss of a rank is told to the others, and the job goes on
   std::size_t strangers = max_strangers;
@@ -53,6 +63,25 @@ struct ServerOptions {
 
 class Connection;
 struct Frame;
+
+// The ranks that form one World together, what they have stored, and why their World has failed.
+struct Epoch {
+  Epoch(std::uint32_t number_, int size, Table::Reply reply)
+      : number(number_), roster(size), table(roster, std::move(reply)) {}
+
+  const std::uint32_t number;  // 0 for the World that the launcher starts
+  Roster roster;
+  Table table;
+  std::optional<Error> failure{};
+  net::Clock::time_point failed_at{};
+};
+
+// A process that waits for the next epoch.
+struct Candidate {
+  Connection* connection = nullptr;
+  std::uint64_t request = 0;
+  Candidacy wish;
+};
 
 class Server {
  public:
@@ -75,10 +104,15 @@ class Server {
   void run() noexcept;  // body of the server's thread
   void run_until_done();
   bool done(net::Clock::time_point now) const;
+  bool is_over(const Epoch& epoch, net::Clock::time_point now) const;
+  Epoch& newest() noexcept { return epochs_.back(); }
+  const Epoch& newest() const noexcept { return epochs_.back(); }
+  bool waits_for_absent() const;
   void remind(net::Clock::time_point now);
   net::Clock::time_point next_deadline() const;
   net::Clock::time_point finish_deadline() const;
   void expire(net::Clock::time_point now);
+  void beat(net::Clock::time_point now);
   void turn(net::Clock::time_point until);
   void accept_some(const net::Fd& listener);
   void admit(net::Fd socket);
@@ -102,16 +136,27 @@ class Server {
   void ask_all(const Waiter& waiter, std::string_view name, std::string_view detail);
   void depart(Connection& connection, const Frame& frame);
   void announce(const Waiter& waiter, const std::string& name, std::string value);
-  void tell_all(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
-                const Table::Body& body);
-  void tell_departure(int rank);
+  void tell_all(const Epoch& epoch, Kind kind, std::uint64_t request,
+                std::optional<ErrorCode> problem, const Table::Body& body);
+  void go(Epoch& epoch, int rank, Peer::State state, bool told);
+
+  // server_epochs.cpp
+  void handle_regroup(Connection& connection, const Frame& frame);
+  std::string why_not(const Candidacy& wish) const;
+  void withdraw(const Connection& connection);
+  bool a_rank_waits() const;
+  void begin_epoch();
+  void seat(const std::vector<Candidate>& chosen);
+  void turn_away(ErrorCode code, const std::string& why, bool ends = false);
+  void forget_epochs();
+
   void refuse(Connection& connection, const std::string& why);
   void note(std::string& place, std::string text);
   std::string notes() const;
   static void reply(const Waiter& waiter, std::optional<ErrorCode> problem,
                     const Table::Body& body);
-  void declare(ErrorCode code, const std::string& reason);
-  void notify(Connection& connection);
+  void declare(Epoch& epoch, ErrorCode code, const std::string& reason);
+  static void notify(Connection& connection, const Error& failure);
 
   ServerOptions options_;
   net::Fd epoll_;
@@ -119,14 +164,17 @@ class Server {
   net::Clock::time_point begin_ = net::Clock::now();
   net::Clock::time_point rendezvous_deadline_;
   net::Clock::time_point next_reminder_;
+  net::Clock::time_point next_beat_;
   std::atomic<net::Clock::rep> finish_deadline_{0};  // when finish() must end; 0 before finish()
-  Roster roster_;
-  Table table_;
+  std::deque<Epoch> epochs_;  // the newest is the last; an old one stays while a rank may be in it
+  std::vector<Candidate> candidates_;
+  // When the next epoch begins without the ranks that have not asked; set while a rank waits.
+  std::optional<net::Clock::time_point> epoch_deadline_;
   std::size_t stranger_limit_ = max_strangers;
   std::uint64_t next_id_;
   Connections strangers_;  // connections that have not proved that they know the token
   Connections joining_;    // connections with a proof that are neither ranks nor observers yet
-  Connections members_;    // connections of ranks and observers
+  Connections members_;    // connections of ranks, candidates and observers
   std::optional<net::Clock::time_point> accepts_again_;  // set while no descriptor is free
   bool has_warned_of_descriptors_ = false;
   std::atomic<bool> lacked_descriptors_ = false;
@@ -135,8 +183,6 @@ class Server {
   std::vector<std::string> refusals_;
   std::string other_version_;
   std::string other_token_;
-  std::optional<Error> failure_;
-  net::Clock::time_point failed_at_;
   std::jthread thread_;
 };
 

@@ -37,6 +37,9 @@ void Server::handle(Connection& connection, const Frame& frame) {
     case Connection::Stage::proven:
       if (kind == Kind::join) return handle_join(connection, frame);
       if (kind == Kind::observe) return admit_observer(connection, frame);
+      if (kind == Kind::regroup) return handle_regroup(connection, frame);
+      break;
+    case Connection::Stage::waiting:
       break;
     case Connection::Stage::observing:
       if (kind == Kind::observe) return handle_observe(connection, frame);
@@ -98,30 +101,37 @@ std::string Server::lack_of_descriptors() const {
 
 void Server::handle_join(Connection& connection, const Frame& frame) {
   const Join join = decode_join(frame.body);
-  if (join.size != roster_.size() || join.rank < 0 || join.rank >= roster_.size()) {
+  Epoch& epoch = newest();
+  Roster& roster = epoch.roster;
+  if (epoch.number > 0) {
+    return refuse(connection,
+                  fmt::format("rank {} of {} (host {}, pid {}): the job goes on in epoch {}; a new "
+                              "process enters it with World::enter()",
+                              join.rank, join.size, join.host, join.pid, epoch.number));
+  }
+  if (join.size != roster.size() || join.rank < 0 || join.rank >= roster.size()) {
     return refuse(
         connection,
         fmt::format(
             "rank {} of {} (host {}, pid {}): rank 0 started a job of {} ranks; "
             "start this process with size {} (ATOLL_SIZE) and a rank from 0 to {} (ATOLL_RANK)",
-            join.rank, join.size, join.host, join.pid, roster_.size(), roster_.size(),
-            roster_.size() - 1));
+            join.rank, join.size, join.host, join.pid, roster.size(), roster.size(),
+            roster.size() - 1));
   }
-  const Peer::State state = roster_[join.rank].state;
+  const Peer::State state = roster[join.rank].state;
   // A rank that has left this job may already join the next one at the same address. Without an
   // answer it tries again, until the next store listens.
   if (state == Peer::State::departed) return close(connection);
   if (state != Peer::State::absent) {
-    return refuse(connection,
-                  fmt::format("rank {} (host {}, pid {}): {} has already joined the "
-                              "job; give every process another rank (ATOLL_RANK)",
-                              join.rank, join.host, join.pid, roster_.named(join.rank)));
+    return refuse(connection, fmt::format("rank {} (host {}, pid {}): {} has already joined the "
+                                          "job; give every process another rank (ATOLL_RANK)",
+                                          join.rank, join.host, join.pid, roster.named(join.rank)));
   }
-  roster_.join(join.rank, join.host, join.pid);
-  connection.join(join.rank, options_.cut_timeout);
+  roster.join(join.rank, join.host, join.pid);
+  connection.join(epoch, join.rank, options_.cut_timeout);
   members_.insert(joining_.extract(connection.id()));
   connection.send(Kind::welcome, frame.request, std::nullopt, shared(options_.secret));
-  if (failure_) notify(connection);
+  if (epoch.failure) notify(connection, *epoch.failure);
 }
 
 void Server::admit_observer(Connection& connection, const Frame& frame) {
@@ -134,17 +144,17 @@ void Server::admit_observer(Connection& connection, const Frame& frame) {
   connection.observe();
   members_.insert(joining_.extract(connection.id()));
   connection.send(Kind::welcome, frame.request, std::nullopt, shared(""));
-  if (failure_) notify(connection);
+  if (newest().failure) notify(connection, *newest().failure);
 }
 
 // Asks the ranks on behalf of an observer. An observer may have one question at a time, so that it
 // cannot queue work or unread answers in the store.
 void Server::handle_observe(Connection& connection, const Frame& frame) {
-  if (failure_) return;
+  if (newest().failure) return;
   Unpacker in(frame.body);
   const auto timeout = std::min<milliseconds>(milliseconds(in.number()), max_observation);
   in.finish();
-  require(!connection.has_output() && !table_.asks(connection), ErrorCode::bad_data,
+  require(!connection.has_output() && !newest().table.asks(connection), ErrorCode::bad_data,
           "an observer asked before it had read the answer to its last question");
   ask_all({&connection, frame.request, Clock::now() + timeout, timeout}, observer_question, "");
 }
@@ -160,11 +170,13 @@ void Server::refuse(Connection& connection, const std::string& why) {
 void Server::handle_request(Connection& connection, Kind kind, const Frame& frame) {
   if (kind == Kind::farewell) return depart(connection, frame);
   // After a failure, requests need no answer: the failure message has been sent to every rank.
-  if (failure_) return;
+  Epoch& epoch = *connection.epoch();
+  if (epoch.failure) return;
   Unpacker in(frame.body);
   if (kind == Kind::fail) {
-    return declare(ErrorCode::aborted, fmt::format("{}: {}", roster_.named(connection.rank()),
-                                                   in.text(max_request_bytes)));
+    return declare(
+        epoch, ErrorCode::aborted,
+        fmt::format("{}: {}", epoch.roster.named(connection.rank()), in.text(max_request_bytes)));
   }
   const milliseconds timeout(in.number());
   const Waiter waiter{&connection, frame.request, Clock::now() + timeout, timeout};
@@ -172,19 +184,19 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   std::string key(in.text(max_key_bytes));
   std::string value(in.text(max_value_bytes));
   if (kind == Kind::exchange) {
-    const std::vector<Run> runs = unpack_runs(in, roster_.size());
+    const std::vector<Run> runs = unpack_runs(in, epoch.roster.size());
     in.finish();
-    return table_.exchange(waiter, connection.rank(), key, std::move(value), runs);
+    return epoch.table.exchange(waiter, connection.rank(), key, std::move(value), runs);
   }
   const std::uint32_t ranks = kind == Kind::release ? in.number() : 0;
   in.finish();
   if (kind == Kind::ask) return ask_all(waiter, key, value);
   if (kind == Kind::reply) {
-    return table_.answer(frame.request, connection.rank(), std::move(value));
+    return epoch.table.answer(frame.request, connection.rank(), std::move(value));
   }
-  if (kind == Kind::release) return table_.release(key, ranks);
+  if (kind == Kind::release) return epoch.table.release(key, ranks);
   if (kind == Kind::announce) return announce(waiter, key, std::move(value));
-  table_.put(key, std::move(value));
+  epoch.table.put(key, std::move(value));
   reply(waiter, std::nullopt, shared(""));
 }
 
@@ -196,26 +208,32 @@ void Server::handle_get(const Waiter& waiter, Unpacker& in) {
   keys.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) keys.emplace_back(in.text(max_key_bytes));
   in.finish();
-  table_.get(waiter, std::move(keys));
+  waiter.connection->epoch()->table.get(waiter, std::move(keys));
 }
 
 void Server::ask_all(const Waiter& waiter, std::string_view name, std::string_view detail) {
-  const std::uint64_t number = table_.ask(waiter);
-  tell_all(Kind::question, number, std::nullopt, shared(Packer().text(name).text(detail).take()));
+  Epoch* const joined = waiter.connection->epoch();
+  Epoch& epoch = joined ? *joined : newest();  // an observer asks the newest epoch
+  const std::uint64_t number = epoch.table.ask(waiter);
+  tell_all(epoch, Kind::question, number, std::nullopt,
+           shared(Packer().text(name).text(detail).take()));
 }
 
-void Server::tell_all(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
-                      const Table::Body& body) {
+void Server::tell_all(const Epoch& epoch, Kind kind, std::uint64_t request,
+                      std::optional<ErrorCode> problem, const Table::Body& body) {
   for (auto& [id, connection] : members_) {
-    if (connection.is_open() && connection.rank() >= 0)
+    if (connection.is_open() && connection.epoch() == &epoch)
       connection.send(kind, request, problem, body);
   }
 }
 
 void Server::announce(const Waiter& waiter, const std::string& name, std::string value) {
-  const auto [first, is_new] = table_.claim(name, std::move(value));
-  if (is_new)
-    tell_all(Kind::question, 0, std::nullopt, shared(Packer().text(name).text(*first).take()));
+  Epoch& epoch = *waiter.connection->epoch();
+  const auto [first, is_new] = epoch.table.claim(name, std::move(value));
+  if (is_new) {
+    tell_all(epoch, Kind::question, 0, std::nullopt,
+             shared(Packer().text(name).text(*first).take()));
+  }
   reply(waiter, std::nullopt, first);
 }
 
@@ -224,16 +242,9 @@ void Server::depart(Connection& connection, const Frame& frame) {
   const bool told = in.number() != 0;
   in.finish();
   const int rank = connection.rank();
-  if (roster_[rank].state != Peer::State::present) return;
-  roster_.set(rank, Peer::State::departed);
-  table_.depart(rank);
-  if (told && !failure_) tell_departure(rank);
+  if (connection.epoch()->roster[rank].state != Peer::State::present) return;
+  go(*connection.epoch(), rank, Peer::State::departed, told);
   reply({&connection, frame.request, {}, {}}, std::nullopt, shared(""));
-}
-
-void Server::tell_departure(int rank) {
-  tell_all(Kind::departure, static_cast<std::uint64_t>(rank), ErrorCode::peer_lost,
-           shared(fmt::format("{} {}", roster_.named(rank), roster_[rank].went())));
 }
 
 void Server::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
@@ -241,18 +252,21 @@ void Server::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
   waiter.connection->send(Kind::answer, waiter.request, problem, body);
 }
 
-void Server::declare(ErrorCode code, const std::string& reason) {
-  if (failure_) return;
-  failure_.emplace(code, reason);
-  failed_at_ = Clock::now();
-  table_.forget_all();
+// Observers learn the failure of the newest epoch.
+void Server::declare(Epoch& epoch, ErrorCode code, const std::string& reason) {
+  if (epoch.failure) return;
+  epoch.failure.emplace(code, reason);
+  epoch.failed_at = Clock::now();
+  epoch.table.forget_all();
   for (auto& [id, connection] : members_) {
-    if (connection.is_open()) notify(connection);
+    const bool is_concerned = connection.epoch() == &epoch ||
+                              (connection.is_observer() && epoch.number == newest().number);
+    if (connection.is_open() && is_concerned) notify(connection, *epoch.failure);
   }
 }
 
-void Server::notify(Connection& connection) {
-  connection.send(Kind::failure, 0, failure_->code(), shared(failure_->what()));
+void Server::notify(Connection& connection, const Error& failure) {
+  connection.send(Kind::failure, 0, failure.code(), shared(failure.what()));
 }
 
 }  // namespace atoll_v1::atoll::store

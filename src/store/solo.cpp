@@ -106,6 +106,9 @@ class SoloStore final : public Store {
   }
 
   void farewell(bool) noexcept override {}
+  void end(const Error& why) override {
+    if (failure_->record(why)) failure_->announce();
+  }
 
  private:
   std::shared_ptr<Failure> failure_;

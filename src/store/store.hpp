@@ -98,6 +98,8 @@ class Store {
   // Leaves the job: from now on, the end of this rank's connection is not a failure. If `told`, the
   // other ranks learn of the departure.
   virtual void farewell(bool told = false) noexcept = 0;
+  // Records `why` as the failure of the job on this rank alone, and runs the callbacks on this thread.
+  virtual void end(const Error& why) = 0;
 };
 
 // Makes the store of a job of one process: a map in memory. The process answers for all ranks of a

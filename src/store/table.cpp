@@ -175,7 +175,7 @@ void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std
     rounds_.erase(key);
     return;
   }
-  if (!roster_.any(Peer::State::departed) && !roster_.any(Peer::State::lost)) return;
+  if (!roster_.any_gone()) return;
   for (std::size_t i = 0; i < round.entries.size(); ++i) {
     const int other = round.rank_at(i);
     if (!round.entries[i].value && roster_[other].is_gone()) return depart(other);

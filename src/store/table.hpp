@@ -28,14 +28,16 @@ struct Peer {
     absent,
     present,
     departed,
-    lost
+    lost,
+    regrouped,  // asks for a place in the next epoch
   };
   State state = State::absent;
   std::string host;
   int pid = 0;
 
-  bool is_gone() const noexcept { return state == State::departed || state == State::lost; }
+  bool is_gone() const noexcept { return state != State::absent && state != State::present; }
   const char* went() const noexcept {
+    if (state == State::regrouped) return "rebuilds its World";
     return state == State::lost ? "was lost" : "has left the job";
   }
 };
@@ -55,10 +57,13 @@ class Roster {
   // Lists the ranks in `state` as text of limited length; "" if there are none.
   std::string named(Peer::State state) const;
   bool any(Peer::State state) const { return counts_[static_cast<std::size_t>(state)] > 0; }
+  bool any_gone() const {
+    return any(Peer::State::departed) || any(Peer::State::lost) || any(Peer::State::regrouped);
+  }
 
  private:
   std::vector<Peer> peers_;
-  std::array<int, 4> counts_{};  // number of ranks in each state
+  std::array<int, 5> counts_{};  // number of ranks in each state
 };
 
 // Makes the text "a, b, c" of names; a long list is cut to 16 names and a count of the others.

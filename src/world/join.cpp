@@ -70,8 +70,9 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   options.size = size;
   options.rendezvous_timeout = config.rendezvous_timeout;
   options.cut_timeout = config.cut_timeout;
+  options.heartbeat = config.heartbeat;
   options.loss_fails_job = config.failure_scope != "communicator";
-  server = std::make_unique<store::Server>(std::move(options));
+  server = std::make_shared<store::Server>(std::move(options));
   if (rendezvous) rendezvous->publish(launch::to_text(endpoint), deadline);
   return endpoint;
 }
@@ -94,8 +95,11 @@ store::Admission World::Impl::enter(const launch::Endpoint& endpoint, const stor
 void World::Impl::join(launch::Job job) {
   const Clock::time_point deadline = Clock::now() + config.rendezvous_timeout;
   rendezvous = std::move(job.rendezvous);
-  launch::Endpoint endpoint;
-  if (rank == 0) {
+  const bool is_external = config.store == "external";
+  require(!is_external || job.agreed.has_value(),
+          "ATOLL_STORE=external: set ATOLL_ADDR (host:port of atoll-store) and ATOLL_TOKEN (the "
+          "secret of the job)");
+  if (rank == 0 && !is_external) {
     try {
       endpoint = serve(job, deadline);
     } catch (const std::exception& problem) {
@@ -106,24 +110,27 @@ void World::Impl::join(launch::Job job) {
     endpoint = job.agreed ? *job.agreed : launch::endpoint_from_text(rendezvous->look_up(deadline));
   }
   const std::string host_id = own_host_id(config);
-  if (endpoint.host_id == host_id)
-    endpoint.addresses.insert(endpoint.addresses.begin(), "127.0.0.1");
+  if (endpoint->host_id == host_id)
+    endpoint->addresses.insert(endpoint->addresses.begin(), "127.0.0.1");
 
   const store::Join identity{rank, size, net::host_name(), static_cast<int>(::getpid())};
-  store::Admission admission = enter(endpoint, identity, deadline);
-  net::notice_cut(admission.socket.get(), config.cut_timeout);
+  store::Admission admission = enter(*endpoint, identity, deadline);
   // The secret of the job also authenticates the connections of backends.
-  config.token = admission.secret.empty() ? endpoint.token : admission.secret;
+  config.token = admission.answer.empty() ? endpoint->token : admission.answer;
+  introduce(std::move(admission.socket));
+}
+
+void World::Impl::introduce(net::Fd socket) {
+  net::notice_cut(socket.get(), config.cut_timeout);
   std::string mine;
   try {
-    std::vector<std::string> addresses{local_address(admission.socket, endpoint)};
+    std::vector<std::string> addresses{local_address(socket)};
     if (addresses.front().empty()) addresses = net::rail_addresses(config.interface);
     mine = encode(introduction(std::move(addresses)));
   } catch (const Error& problem) {
     mine = encode(problem);
   }
-  use_store(std::make_unique<store::Client>(std::move(admission.socket), rank, size, failure,
-                                            departures));
+  use_store(std::make_unique<store::Client>(std::move(socket), rank, size, failure, departures));
   const milliseconds timeout = config.rendezvous_timeout + placement_grace;
   const auto introductions =
       store->exchange(store::titled("joining the job", "placement"), mine, timeout);
@@ -143,11 +150,10 @@ void World::Impl::join(launch::Job job) {
 // the connection to rank 0, or the address of the endpoint if the socket is local. Returns "" if
 // Config::interface is set or if this rank connects over loopback; the caller then takes the
 // addresses of the interfaces.
-std::string World::Impl::local_address(const net::Fd& socket,
-                                       const launch::Endpoint& endpoint) const {
+std::string World::Impl::local_address(const net::Fd& socket) const {
   const net::Address local = net::local_address(socket.get());
   if (net::is_local_socket(local) && config.interface.empty()) {
-    return net::numeric_host(net::resolve(endpoint.addresses.front(), endpoint.port).front());
+    return net::numeric_host(net::resolve(endpoint->addresses.front(), endpoint->port).front());
   }
   const bool is_guess = config.interface.empty() && !net::is_loopback(local);
   return is_guess ? net::numeric_host(local) : std::string();
@@ -181,6 +187,12 @@ std::optional<ParentProcess> World::Impl::parent_to_watch() const {
                                                               : WithoutLauncher::watch_nothing);
 }
 
+void World::Impl::watch(std::optional<ParentProcess> launcher_process) {
+  if (!launcher_process) return;
+  parent.emplace(*std::move(launcher_process), config.owns_process != 0,
+                 [this](std::string_view reason) { store->fail(reason); });
+}
+
 World World::from_env(Config config) {
   log::set_level(log::level_from_name(config.log));
   return Impl::start(config, store::find_job(config));
@@ -202,15 +214,12 @@ World World::Impl::start(Config config, launch::Job job) {
   auto impl = std::make_unique<Impl>(std::move(config), job.launcher, job.rank, job.size);
   // Looks for the launcher first, because a rank cannot find a launcher that has already ended.
   std::optional<ParentProcess> watched = impl->parent_to_watch();
-  if (job.size == 1) {
+  if (job.size == 1 && impl->config.store != "external") {
     impl->stay_alone();
   } else {
     impl->join(std::move(job));
   }
-  if (watched) {
-    impl->parent.emplace(*std::move(watched), impl->config.owns_process != 0,
-                         [all = impl.get()](std::string_view reason) { all->store->fail(reason); });
-  }
+  impl->watch(std::move(watched));
   log::debug("rank {} of {}, started by {}", impl->rank, impl->size, impl->launcher);
   return World(std::move(impl));
 }

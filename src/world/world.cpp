@@ -78,7 +78,9 @@ void World::Impl::leave(bool alone) noexcept {
   parent.reset();
   if (!unwinding) store->farewell(alone);
   store.reset();
-  if (server) server->finish(farewell_patience);
+  // The World of a later epoch may still need the server.
+  if (server && server.use_count() == 1) server->finish(farewell_patience);
+  server.reset();
 }
 
 std::function<void(bool)> World::Impl::take_exit_callback() {
@@ -161,6 +163,8 @@ std::string_view World::launcher() const { return impl().launcher; }
 const Config& World::config() const { return impl().config; }
 const std::vector<HostInfo>& World::hosts() const { return impl().hosts; }
 const std::vector<Placement>& World::placements() const { return impl().placements; }
+int World::epoch() const { return static_cast<int>(impl().epoch); }
+const std::vector<int>& World::former_ranks() const { return impl().former_ranks; }
 
 void World::put(std::string_view key, std::string_view value) {
   check_key(key);

@@ -38,6 +38,8 @@ struct World::Impl {
   }
 
   static World start(Config config, launch::Job job);
+  // Makes the World of a process that has asked for a place in the next epoch.
+  static World take_seat(const Impl& last, store::Candidacy candidacy);
   void fail(std::string_view reason) noexcept;
   // Ends the membership of this rank. `alone`: the other ranks go on, and learn that it has left.
   void leave(bool alone) noexcept;
@@ -54,27 +56,35 @@ struct World::Impl {
   void stay_alone();
   void simulate(const SimulatedJob& job);
   void join(launch::Job job);
+  // Takes the connection with the store, and exchanges with the other ranks where they run.
+  void introduce(net::Fd socket);
   launch::Endpoint serve(const launch::Job& job, net::Clock::time_point deadline);
   store::Admission enter(const launch::Endpoint& endpoint, const store::Join& identity,
                          net::Clock::time_point deadline) const;
-  std::string local_address(const net::Fd& socket, const launch::Endpoint& endpoint) const;
+  std::string local_address(const net::Fd& socket) const;
   Introduction introduction(std::vector<std::string> addresses) const;
   std::string encoded_process() const;  // encodes the Process of this rank
   void place(const std::vector<std::string>& introductions,
              const std::vector<std::string>& processes);
   std::optional<ParentProcess> parent_to_watch() const;
+  void watch(std::optional<ParentProcess> launcher_process);
 
   Config config;
   std::string launcher;
   int rank;
   int size;
+  std::uint32_t epoch = 0;
+  std::vector<int> former_ranks;  // World::former_ranks()
   int exceptions = std::uncaught_exceptions();
   std::vector<HostInfo> hosts;
   std::vector<Placement> placements;
   std::shared_ptr<Failure> failure = std::make_shared<Failure>();
   std::shared_ptr<Departures> departures = std::make_shared<Departures>();
   std::optional<launch::Rendezvous> rendezvous;
-  std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
+  std::optional<launch::Endpoint> endpoint;  // of the store; empty in a job of one process
+  // Serves the store; exists only on the process of the first rank 0. The Worlds of its epochs share
+  // it.
+  std::shared_ptr<store::Server> server;
   std::unique_ptr<store::Store> store;
   std::optional<ProcessFailureHook> hook;  // declared after `store`, so that it is destroyed first
   std::optional<ParentWatch> parent;

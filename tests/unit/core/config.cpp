@@ -96,10 +96,14 @@ TEST_CASE("the environment overrides the file, which overrides the defaults") {
 }
 
 TEST_CASE("every variable of the table can be set by both of its names") {
-  const std::map<std::string_view, std::string> values{
-      {"ATOLL_LOG", "warn"},           {"ATOLL_DETERMINISTIC", "1"}, {"ATOLL_CHECK", "lifetimes"},
-      {"ATOLL_FAILURE_SCOPE", "job"},  {"ATOLL_OWNS_PROCESS", "1"},  {"ATOLL_PARENT", "ignore"},
-      {"ATOLL_TCP_CHECKSUM", "crc32c"}};
+  const std::map<std::string_view, std::string> values{{"ATOLL_LOG", "warn"},
+                                                       {"ATOLL_DETERMINISTIC", "1"},
+                                                       {"ATOLL_CHECK", "lifetimes"},
+                                                       {"ATOLL_FAILURE_SCOPE", "job"},
+                                                       {"ATOLL_OWNS_PROCESS", "1"},
+                                                       {"ATOLL_PARENT", "ignore"},
+                                                       {"ATOLL_TCP_CHECKSUM", "crc32c"},
+                                                       {"ATOLL_STORE", "external"}};
   for (const atoll::ConfigEntry& entry : atoll::config_entries()) {
     CHECK_FALSE(entry.meaning.empty());
     if (entry.variable == "ATOLL_CONFIG") continue;

@@ -242,7 +242,7 @@ TEST_CASE("a rank waits on one connection for a store that stands still after it
                    return answer_frame(Kind::welcome, "secret");
                  }});
   const store::Application application{"right", {1, 2, "here", 1}};
-  CHECK(store::connect({slow.address()}, application, Clock::now() + 20s).secret == "secret");
+  CHECK(store::connect({slow.address()}, application, Clock::now() + 20s).answer == "secret");
 }
 
 TEST_CASE("another version is named as such on both sides, not as a wrong token") {
@@ -309,7 +309,7 @@ TEST_CASE("without a token, ranks of one user meet at a local socket and get a s
   CHECK(status <= 0);
   const store::Admission admission =
       store::connect({local_place()}, {"", {0, 1, "here", 1}}, Clock::now() + 5s);
-  CHECK(admission.secret == "random");
+  CHECK(admission.answer == "random");
 }
 
 TEST_CASE("a rank without a token does not trust a store of another user") {

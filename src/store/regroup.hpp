@@ -1,0 +1,50 @@
+// What ranks and new processes ask of the store when a World is rebuilt, and which of them form the
+// next one.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace atoll_v1::atoll::store {
+
+// The request of a process for a place in the next epoch. `World::Regroup` (atoll/world.hpp)
+// explains the last four members.
+struct Candidacy {
+  std::uint32_t epoch = 0;
+  int rank = -1;  // rank in `epoch`; -1: a new process, which belongs to no epoch
+  std::string host{};
+  int pid = 0;
+  std::string tag{};
+  std::uint32_t needed = 1;
+  std::uint32_t min_ranks = 1;
+  std::chrono::milliseconds grace{0};
+
+  bool is_new() const noexcept { return rank < 0; }
+};
+// Returns "rank 2 of epoch 1 (host h, pid p)" or "a new process (host h, pid p)".
+std::string named(const Candidacy& candidacy);
+std::string encode(const Candidacy& candidacy);
+Candidacy decode_candidacy(std::string_view body);
+
+// The place of a process in a new epoch.
+struct Seat {
+  std::uint32_t epoch = 0;
+  int rank = 0;
+  std::vector<int> former_ranks{};  // by rank: the rank in the epoch before; -1: a new process
+  std::string secret{};  // secret of a store on a local socket, for ranks without a token
+};
+std::string encode(const Seat& seat);
+Seat decode_seat(std::string_view body);
+
+// Returns the candidates that form the next epoch, as indices in the order of their new ranks: the
+// ranks of the last epoch in their order, then new processes in the order of the list. Of the
+// candidates with one tag, as many are chosen as the tag needs, or none if there are fewer. Without
+// a tag each candidate is chosen.
+std::vector<std::size_t> choose(std::span<const Candidacy> candidates);
+
+}  // namespace atoll_v1::atoll::store

@@ -1,0 +1,137 @@
+// The part of the server that begins new epochs: it collects the processes that want a place in the
+// next one, and decides when the list is closed and who is on it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/errors.hpp"
+#include "core/log.hpp"
+#include "store/connection.hpp"
+#include "store/server.hpp"
+
+namespace atoll_v1::atoll::store {
+
+using net::Clock;
+
+void Server::handle_regroup(Connection& connection, const Frame& frame) {
+  Candidacy wish = decode_candidacy(frame.body);
+  const std::string why = why_not(wish);
+  if (!why.empty()) {
+    log::warn("the store refuses {}: {}", named(wish), why);
+    connection.send(Kind::refusal, frame.request, ErrorCode::mismatch,
+                    shared(fmt::format("{}: {}", named(wish), why)));
+    return close(connection);
+  }
+  connection.wait(options_.cut_timeout);
+  members_.insert(joining_.extract(connection.id()));
+  if (!wish.is_new() && !epoch_deadline_) epoch_deadline_ = Clock::now() + wish.grace;
+  const int rank = wish.rank;
+  candidates_.push_back({&connection, frame.request, std::move(wish)});
+  // The others learn of it, because the epoch cannot go on without this rank.
+  if (rank >= 0) go(newest(), rank, Peer::State::regrouped, true);
+}
+
+// Returns why a process cannot wait for the next epoch; "" if it can.
+std::string Server::why_not(const Candidacy& wish) const {
+  if (options_.loss_fails_job)
+    return "the job ends with its first failure; set ATOLL_FAILURE_SCOPE=communicator";
+  if (wish.is_new()) return "";
+  const Epoch& epoch = newest();
+  if (wish.epoch != epoch.number || wish.rank >= epoch.roster.size()) {
+    return fmt::format(
+        "the job goes on in epoch {} without it; it can enter as a new process, "
+        "with World::enter()",
+        epoch.number);
+  }
+  const Peer::State state = epoch.roster[wish.rank].state;
+  if (state == Peer::State::present) return "";
+  return fmt::format(
+      "it {}; it can enter as a new process, with World::enter()",
+      state == Peer::State::absent ? "has not joined the job" : epoch.roster[wish.rank].went());
+}
+
+// A candidate has ended.
+void Server::withdraw(const Connection& connection) {
+  std::erase_if(candidates_,
+                [&](const Candidate& candidate) { return candidate.connection == &connection; });
+  if (!a_rank_waits()) epoch_deadline_.reset();
+}
+
+// New processes alone begin no epoch.
+bool Server::a_rank_waits() const {
+  return std::ranges::any_of(candidates_,
+                             [](const Candidate& candidate) { return !candidate.wish.is_new(); });
+}
+
+void Server::begin_epoch() {
+  epoch_deadline_.reset();
+  std::vector<Candidacy> wishes;
+  std::uint32_t fewest = 1;
+  for (const Candidate& candidate : candidates_) {
+    wishes.push_back(candidate.wish);
+    if (!candidate.wish.is_new()) fewest = std::max(fewest, candidate.wish.min_ranks);
+  }
+  std::vector<Candidate> chosen;
+  for (const std::size_t i : choose(wishes)) chosen.push_back(candidates_[i]);
+  Epoch& last = newest();
+  if (last.roster.any(Peer::State::present)) {
+    declare(last, ErrorCode::timeout,
+            fmt::format("epoch {} began without {}, because they did not call World::regroup() in "
+                        "time",
+                        last.number + 1, last.roster.named(Peer::State::present)));
+  }
+  if (chosen.size() < fewest) {
+    return turn_away(ErrorCode::aborted,
+                     fmt::format("no epoch {}: {} of {} ranks are left in whole replicas, and "
+                                 "min_ranks is {}",
+                                 last.number + 1, chosen.size(), last.roster.size(), fewest));
+  }
+  seat(chosen);
+  turn_away(ErrorCode::mismatch,
+            fmt::format("epoch {} began without this rank, because its replica is not whole or has "
+                        "more ranks than it needs",
+                        newest().number));
+}
+
+void Server::seat(const std::vector<Candidate>& chosen) {
+  forget_epochs();
+  const int size = static_cast<int>(chosen.size());
+  Epoch& epoch = epochs_.emplace_back(newest().number + 1, size, &Server::reply);
+  Seat seat{epoch.number, 0, {}, options_.secret};
+  for (const Candidate& candidate : chosen) seat.former_ranks.push_back(candidate.wish.rank);
+  for (const Candidate& candidate : chosen) {
+    epoch.roster.join(seat.rank, candidate.wish.host, candidate.wish.pid);
+    candidate.connection->join(epoch, seat.rank, options_.cut_timeout);
+    withdraw(*candidate.connection);
+    candidate.connection->send(Kind::welcome, candidate.request, std::nullopt,
+                               shared(encode(seat)));
+    ++seat.rank;
+  }
+  log::info("epoch {} begins with {} ranks", epoch.number, size);
+}
+
+// Refuses the ranks of the last epoch that still wait and, if the job `ends`, new processes as well.
+void Server::turn_away(ErrorCode code, const std::string& why, bool ends) {
+  for (const Candidate& candidate : std::exchange(candidates_, {})) {
+    if (candidate.wish.is_new() && !ends) {
+      candidates_.push_back(candidate);
+      continue;
+    }
+    candidate.connection->send(Kind::refusal, candidate.request, code,
+                               shared(fmt::format("{}: {}", named(candidate.wish), why)));
+  }
+}
+
+// Forgets the epochs whose ranks are all gone.
+void Server::forget_epochs() {
+  const auto is_in_use = [this](const Epoch& epoch) {
+    return std::ranges::any_of(members_,
+                               [&](const auto& member) { return member.second.epoch() == &epoch; });
+  };
+  while (epochs_.size() > 1 && !is_in_use(epochs_.front())) epochs_.pop_front();
+}
+
+}  // namespace atoll_v1::atoll::store
