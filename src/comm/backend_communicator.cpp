@@ -156,6 +156,7 @@ void BackendCommunicator::end(const Error& why) {
   }
   std::erase_if(parts, [&](const auto& part) { return !part || !part->mark(why); });
   WorldInternals::store(world()).interrupt(memory_key(*this));
+  WorldInternals::store(world()).interrupt(id_ + "/");  // gets of a backend that opens
   stop();
   for (const auto& part : parts) part->stop();
 }

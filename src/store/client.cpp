@@ -203,7 +203,8 @@ std::vector<std::string> Client::get_all(std::span<const std::string> keys, mill
   packer.number(static_cast<std::uint32_t>(timeout.count()))
       .number(static_cast<std::uint32_t>(keys.size()));
   for (const std::string& key : keys) packer.text(key);
-  std::string payload = call(Kind::get, packer.take(), timeout + grace(timeout));
+  const std::string_view first = keys.empty() ? std::string_view() : std::string_view(keys.front());
+  std::string payload = call(Kind::get, packer.take(), timeout + grace(timeout), first);
   if (keys.size() == 1) return {std::move(payload)};
   Unpacker in(payload);
   std::vector<std::string> values;
@@ -220,6 +221,11 @@ void Client::release(std::string_view prefix, int ranks) {
   const Clock::time_point deadline = Clock::now() + send_patience;
   require(send(encode_frame(Kind::release, 0, body), deadline, deadline), ErrorCode::timeout,
           "rank {}: the store on rank 0 does not answer", rank_);
+  const std::string also = titled("", prefix);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(interrupted_, [&](const std::string& one) {
+    return one.starts_with(prefix) || one.starts_with(also);
+  });
 }
 
 std::vector<std::string> Client::exchange(std::string_view key, std::string_view mine,
@@ -241,11 +247,11 @@ void Client::interrupt(std::string_view prefix) {
 
 void Client::interrupt(Call& call) const {
   const bool ends = std::ranges::any_of(
-      interrupted_, [&](const std::string& prefix) { return call.exchange.starts_with(prefix); });
+      interrupted_, [&](const std::string& prefix) { return call.key.starts_with(prefix); });
   if (!ends || call.done) return;
   call.done = true;
   call.problem = ErrorCode::aborted;
-  call.payload = fmt::format("exchange \"{}\" was interrupted", call.exchange);
+  call.payload = fmt::format("the wait for \"{}\" was interrupted", call.key);
 }
 
 std::vector<Answered> Client::ask(std::string_view name, std::string_view detail,
@@ -327,9 +333,9 @@ std::string Client::request(Kind kind, std::string_view key, std::string_view va
 }
 
 std::string Client::call(Kind kind, std::string_view body, milliseconds patience,
-                         std::string_view exchange) {
+                         std::string_view key) {
   Call call;
-  call.exchange = exchange;
+  call.key = key;
   std::unique_lock lock(mutex_);
   const Clock::time_point last = Clock::now() + patience;
   if (silent_) patience = std::min(patience, silent_patience);

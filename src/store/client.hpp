@@ -91,7 +91,7 @@ class Client final : public Store {
 
  private:
   struct Call {
-    std::string_view exchange{};  // key of the exchange of this call; "" for other requests
+    std::string_view key{};  // of an exchange, or the first of a get; "" for other requests
     bool done = false;
     std::optional<ErrorCode> problem;
     std::string payload;
@@ -100,7 +100,7 @@ class Client final : public Store {
   std::string request(Kind kind, std::string_view key, std::string_view value,
                       std::chrono::milliseconds timeout);
   std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience,
-                   std::string_view exchange = "");
+                   std::string_view key = "");
   void interrupt(Call& call) const;
   bool send(std::string_view frame, net::Clock::time_point deadline, net::Clock::time_point last);
   void read() noexcept;
@@ -136,7 +136,7 @@ class Client final : public Store {
   std::condition_variable changed_;
   std::map<std::uint64_t, Call*> calls_;  // requests that wait for an answer
   std::uint64_t next_request_ = 1;
-  std::vector<std::string> interrupted_;  // prefixes that were passed to interrupt()
+  std::vector<std::string> interrupted_;  // prefixes of interrupt() that are not released yet
   std::optional<Error> broken_;      // reason why calls cannot be answered; empty while connected
   std::optional<Error> why_closed_;  // error if the connection closes; empty: rank 0 was lost
   bool is_sending_ = false;          // true while a thread sends; others wait for sent_

@@ -75,8 +75,8 @@ class Store {
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                             std::chrono::milliseconds timeout,
                                             std::span<const int> ranks) = 0;
-  // Ends this rank's exchanges whose key begins with `prefix`, now and later, with Error(aborted).
-  // Does not block. The other ranks still wait for this one.
+  // Ends this rank's exchanges and gets whose (first) key begins with `prefix`, now and until the
+  // prefix is released, with Error(aborted). Does not block. Other ranks still wait for this one.
   virtual void interrupt(std::string_view prefix) = 0;
   // Sends a question to every rank, this one included, waits for at most `timeout`, and returns the
   // answers by rank. A rank answers with its answerer, or with "" without one, on the thread that

@@ -1,6 +1,7 @@
 // Measures how fast the living ranks of a job go on after a loss, and checks that they do:
-//   faults_regroup [--fault kill|kill-two|kill-host|stop|kill-waiting] [--trials N] [--ranks N]
+//   fault_regroup [--fault kill|kill-two|kill-host|stop|kill-waiting] [--trials N] [--ranks N]
 //                  [--hosts N] [--seed N]
+//   fault_regroup --rank          one rank of a job that a launcher has started
 // Ranks loop over collectives and compare each result. This process serves the store, as the
 // program atoll-store does. At random instants it kills or stops ranks, and waits until each other
 // rank has run a collective in the next epoch. A job meets several faults, until fewer than two
@@ -82,15 +83,20 @@ void run_collectives(atoll::World& world) {
   }
 }
 
+// Without a size, a launcher and the environment say what the rank is and where the store is.
 int run_rank(int rank, int size, const std::string& address, const std::string& host) {
   atoll::Config config;
-  config.rank = rank;
-  config.size = size;
-  config.addr = address;
-  config.token = "faults of epochs";
+  if (size == 0) {
+    config = atoll::Config::from_env();
+  } else {
+    config.rank = rank;
+    config.size = size;
+    config.addr = address;
+    config.token = "faults of epochs";
+    config.host_id = host;
+  }
   config.store = "external";
   config.failure_scope = "communicator";
-  config.host_id = host;
   config.log = std::getenv("ATOLL_LOG") ? std::getenv("ATOLL_LOG") : "error";
   config.timeout = 2s;
   auto world = std::make_unique<atoll::World>(atoll::World::from_env(config));
@@ -294,6 +300,7 @@ int run_trials(const Options& options, const std::string& program) {
 
 int main(int argc, char** argv) {
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));
+  if (argc == 2 && words[1] == std::string("--rank")) return run_rank(0, 0, "", "");
   if (argc == 6 && words[1] == std::string("--rank")) {
     try {
       return run_rank(std::atoi(words[2]), std::atoi(words[3]), words[4], words[5]);

@@ -212,7 +212,7 @@ TEST_CASE("interrupt() ends the exchanges with a prefix, pending ones and later 
   });
   for (const char* key : {"a/1", "a/2"}) {
     CHECK(thrown(atoll::ErrorCode::aborted, [&] { zero.client.exchange(key, "", 60s); }) ==
-          fmt::format("rank 0: exchange \"{}\" was interrupted", key));
+          fmt::format("rank 0: the wait for \"{}\" was interrupted", key));
   }
   std::jthread other([&] { one.client.exchange("b/1", "", 10s); });
   zero.client.exchange("b/1", "", 10s);  // has another prefix
