@@ -172,7 +172,8 @@ double latency_bound_s(const FabricModel& model, const CollectiveShape& shape, c
   if (model.fabric == Fabric::tcp) return std::numeric_limits<double>::infinity();
   const double per_host = static_cast<double>(shape.ranks) / shape.hosts;
   const auto [wire, part] = nics_of(model, per_host);
-  const double rate = limited(model, wire * nic_payload, part) * 1e9;
+  const double inter = limited(model, wire * nic_payload, part);
+  const double rate = (per_host > 1 ? std::min(inter, model.intra_gbyte_s) : inter) * 1e9;
   const double sent = ring.parts * static_cast<double>(shape.bytes);
   const double flat = ring.steps * low_latency_step_s + sent / (low_latency_rate * rate);
   const double depth = std::ceil(std::log2(shape.hosts));

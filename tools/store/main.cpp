@@ -19,7 +19,7 @@ constexpr int exit_usage = 2;
 
 constexpr cli::ForeignName foreign_flags[] = {
     {"--ranks", "np n size world-size nproc"},
-    {"HOST:PORT, without a flag", "address addr host port"}};
+    {"--address HOST:PORT", "addr host port listen bind"}};
 
 // Returns nothing after --help and the like.
 std::optional<atoll::StoreServer::Options> parse(int argc, char** argv) {
@@ -29,8 +29,9 @@ std::optional<atoll::StoreServer::Options> parse(int argc, char** argv) {
       "Serves the store of a job outside its ranks, so that the job survives the loss of any rank. "
       "Ends when no rank is left.",
       "atoll-store");
-  app.add_option("address", options.address,
+  app.add_option("--address", options.address,
                  "HOST:PORT of this machine at which ranks reach the store; port 0: any free port")
+      ->type_name("HOST:PORT")
       ->required();
   app.add_option("--ranks", options.ranks, "ranks with which the job begins")
       ->required()
@@ -42,7 +43,7 @@ std::optional<atoll::StoreServer::Options> parse(int argc, char** argv) {
       "ATOLL_TOKEN is the secret of the job. The ranks need it as well, and ATOLL_STORE=external, "
       "ATOLL_ADDR=HOST:PORT and ATOLL_FAILURE_SCOPE=communicator.\n\n"
       "Examples:\n"
-      "  ATOLL_TOKEN=secret atoll-store node0:29400 --ranks 16\n\n"
+      "  ATOLL_TOKEN=secret atoll-store --address node0:29400 --ranks 16\n\n"
       "Exit status: 0 when no rank is left, 1 if the store cannot be served, 2 for wrong flags.");
   cli::add_common_options(app);
   try {

@@ -95,6 +95,12 @@ TEST_CASE("progress: a log has the first, every N-th and the last step") {
     CHECK(text.find(step) != std::string::npos);
   }
   CHECK(text.find('\x1b') == std::string::npos);
+  // Of slow steps, a line is due every 30 s.
+  using namespace std::chrono_literals;
+  train::ProgressPacer slow({.surface = train::Surface::log, .total_steps = 100, .every = 10});
+  CHECK(slow.step(step_record(1, 1), {}, {}));
+  CHECK_FALSE(slow.step(step_record(2, 1), {}, train::ProgressPacer::Clock::time_point(20s)));
+  CHECK(slow.step(step_record(3, 1), {}, train::ProgressPacer::Clock::time_point(40s)));
 }
 
 TEST_CASE("progress: evaluations are always shown, and stay on a terminal") {

@@ -54,7 +54,11 @@ void Trainer::print_evaluation() {
                counted(static_cast<std::int64_t>(setup_.eval->size()), "sample"),
                setup_.eval->name());
   };
-  print(setup_.model.name.c_str(), *record.eval_loss);
+  const std::string model =
+      options_.resume.empty()
+          ? setup_.model.name
+          : fmt::format("{} of step {} in {}", setup_.model.name, first_step_, options_.resume);
+  print(model.c_str(), *record.eval_loss);
   if (record.eval_loss_average) print("its average", *record.eval_loss_average);
 }
 

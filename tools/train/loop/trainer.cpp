@@ -19,6 +19,7 @@
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
 #include "report/log.hpp"
+#include "report/phase.hpp"
 
 namespace train {
 
@@ -275,7 +276,10 @@ RunResult Trainer::run_steps() {
   for (std::int64_t index = first_step_; index < options_.steps && !ends; ++index) {
     const auto begin = Clock::now();
     atoll::mark_step(world_, index + 1);
-    StepRecord record = step(index);
+    StepRecord record = [&] {
+      const Phase phase(fmt::format("step {}", index + 1), Phase::Kind::repeated);
+      return step(index);
+    }();
     ends = end_step(record, begin);
     result.steps.push_back(std::move(record));
   }
@@ -370,11 +374,13 @@ void Trainer::write_results(RunResult& result, double wall_seconds) {
   if (!options_.export_weights.empty() && complete) {
     reporting_.results().attempt("--export", [&] { export_weights(); });
   } else if (complete && options_.save_checkpoint && world_.rank() == 0) {
-    log::info("`atoll-train export {} FOLDER` writes the {} in Hugging Face's format",
-              reporting_.folder().string(),
-              options_.lora_rank > 0 && !options_.lora_merge
-                  ? "adapters, and with --lora-merge the model,"
-                  : "model");
+    const std::filesystem::path best = reporting_.folder() / "best";
+    log::info(
+        "`atoll-train export {} FOLDER` writes the {} in Hugging Face's format",
+        (options_.keep_best && std::filesystem::exists(best) ? best : reporting_.folder()).string(),
+        options_.lora_rank > 0 && !options_.lora_merge
+            ? "adapters, and with --lora-merge the model,"
+            : "model");
   }
   if (!options_.trace.empty()) {
     reporting_.results().attempt("--trace", [&] {

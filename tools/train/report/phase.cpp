@@ -91,12 +91,14 @@ void PhaseDisplay::erase() {
   line_open_ = false;
 }
 
-Phase::Phase(std::string what) : display_(current) {
+Phase::Phase(std::string what, Kind kind) : display_(current) {
   if (display_ == nullptr) return;
   {
     const std::lock_guard lock(display_->mutex_);
     const auto now = PhaseDisplay::Clock::now();
-    display_->phases_.push_back({std::move(what), now, now + display_->intervals_.first});
+    const auto& [first, next] = display_->intervals_;
+    display_->phases_.push_back(
+        {std::move(what), now, now + (kind == Kind::repeated ? next : first)});
   }
   display_->changed_.notify_one();
 }

@@ -59,7 +59,12 @@ class PhaseDisplay {
 // as on all ranks but 0. Phases nest. Only one thread of a process may have phases.
 class Phase {
  public:
-  explicit Phase(std::string what);
+  // The first line of a repeated phase, such as a step, comes later: after the time between lines.
+  enum class Kind {
+    single,
+    repeated
+  };
+  explicit Phase(std::string what, Kind kind = Kind::single);
   Phase(const Phase&) = delete;
   Phase& operator=(const Phase&) = delete;
   ~Phase();

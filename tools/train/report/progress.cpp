@@ -11,6 +11,8 @@ namespace train {
 namespace {
 
 constexpr std::chrono::milliseconds terminal_interval{200};
+// A log gets a line at least this often, if a step ends.
+constexpr std::chrono::seconds log_interval{30};
 constexpr std::string_view erase_line = "\r\x1b[K";
 
 std::string count(double value) {
@@ -112,7 +114,8 @@ std::optional<std::string> ProgressPacer::step(const StepRecord& step, const Spe
   const bool stays = step.eval_loss.has_value();
   const bool due = !last_ || ends || stays ||
                    (terminal ? now - *last_ >= terminal_interval
-                             : options_.every <= 1 || step.step % options_.every == 0);
+                             : options_.every <= 1 || step.step % options_.every == 0 ||
+                                   now - *last_ >= log_interval);
   if (!due) return std::nullopt;
   last_ = now;
   line_open_ = terminal && !stays;
