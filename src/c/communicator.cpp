@@ -35,22 +35,20 @@ const Communicator& of(const atoll_communicator* comm) { return at(comm, "comm")
 atoll_status atoll_communicator_open(const atoll_mesh* mesh, const char* axis,
                                      const atoll_communicator_options* options,
                                      atoll_communicator** comm) {
-  return guard([&] {
-    auto& result = at(comm, "comm");
-    result = make<atoll_communicator>(atoll::Communicator::open(
-        at(mesh, "mesh").mesh.axis(text(axis, "axis")), communicator_options(options)));
+  return create(comm, "comm", [&] {
+    return atoll::Communicator::open(at(mesh, "mesh").mesh.axis(text(axis, "axis")),
+                                     communicator_options(options));
   });
 }
 atoll_status atoll_communicator_open_ranks(atoll_world* world, const int32_t* ranks, size_t n,
                                            const atoll_communicator_options* options,
                                            atoll_communicator** comm) {
-  return guard([&] {
-    auto& result = at(comm, "comm");
+  return create(comm, "comm", [&] {
     const int32_t* const first = &at(ranks, "ranks");
     auto wanted = communicator_options(options);
     std::string name = wanted.name;
-    result = make<atoll_communicator>(atoll::Communicator::open(
-        at(world, "world").world, {first, first + n}, std::move(name), std::move(wanted)));
+    return atoll::Communicator::open(at(world, "world").world, {first, first + n}, std::move(name),
+                                     std::move(wanted));
   });
 }
 atoll_status atoll_communicator_split(const atoll_communicator* comm, int32_t color, int32_t key,
@@ -59,15 +57,13 @@ atoll_status atoll_communicator_split(const atoll_communicator* comm, int32_t co
     auto& result = at(part, "part");
     const auto own = color < 0 ? std::nullopt : std::optional<int>(color);
     auto opened = of(comm).split(own, key, text_or_empty(name));
-    result = opened ? make<atoll_communicator>(std::move(*opened)) : nullptr;
+    result = opened ? std::make_unique<atoll_communicator>(std::move(*opened)).release() : nullptr;
   });
 }
 atoll_status atoll_communicator_with_timeout(const atoll_communicator* comm, int64_t timeout_ms,
                                              atoll_communicator** result) {
-  return guard([&] {
-    auto& made = at(result, "result");
-    made = make<atoll_communicator>(of(comm).with_timeout(std::chrono::milliseconds(timeout_ms)));
-  });
+  return create(result, "result",
+                [&] { return of(comm).with_timeout(std::chrono::milliseconds(timeout_ms)); });
 }
 void atoll_communicator_close(atoll_communicator* comm) { release(comm); }
 atoll_status atoll_communicator_rank(const atoll_communicator* comm, int32_t* rank) {

@@ -25,29 +25,22 @@ StreamOptions named(const char* name) {
 }  // namespace atoll_v1::atoll::c
 
 atoll_status atoll_device_open(int32_t memory, int32_t ordinal, atoll_device** device) {
-  return guard([&] {
-    auto& result = at(device, "device");
+  return create(device, "device", [&] {
     if (memory != ATOLL_MEMORY_CPU && memory != ATOLL_MEMORY_CUDA)
       throw BadArgument{"memory", "is neither ATOLL_MEMORY_CPU nor ATOLL_MEMORY_CUDA"};
-    result = make<atoll_device>(memory == ATOLL_MEMORY_CPU ? atoll::Device::cpu()
-                                                           : atoll::Device::cuda(ordinal));
+    return memory == ATOLL_MEMORY_CPU ? atoll::Device::cpu() : atoll::Device::cuda(ordinal);
   });
 }
 void atoll_device_close(atoll_device* device) { release(device); }
 
 atoll_status atoll_stream_open(const atoll_device* device, const char* name,
                                atoll_stream** stream) {
-  return guard([&] {
-    auto& result = at(stream, "stream");
-    result = make<atoll_stream>(at(device, "device").device.stream(named(name)));
-  });
+  return create(stream, "stream", [&] { return at(device, "device").device.stream(named(name)); });
 }
 atoll_status atoll_stream_wrap(const atoll_device* device, void* cuda_stream, const char* name,
                                atoll_stream** stream) {
-  return guard([&] {
-    auto& result = at(stream, "stream");
-    result = make<atoll_stream>(at(device, "device").device.wrap_stream(cuda_stream, named(name)));
-  });
+  return create(stream, "stream",
+                [&] { return at(device, "device").device.wrap_stream(cuda_stream, named(name)); });
 }
 void atoll_stream_close(atoll_stream* stream) { release(stream); }
 atoll_status atoll_stream_enqueue(atoll_stream* stream, void (*work)(void* context),
@@ -73,12 +66,10 @@ atoll_status atoll_stream_synchronize(atoll_stream* stream) {
 atoll_status atoll_buffer_open(const atoll_device* device, size_t bytes,
                                atoll_communicator* const* communicators, size_t n,
                                atoll_buffer** buffer) {
-  return guard([&] {
-    auto& result = at(buffer, "buffer");
+  return create(buffer, "buffer", [&] {
     const auto& memory = at(device, "device").device;
     const auto users = communicators_of(communicators, n);
-    result = make<atoll_buffer>(users.empty() ? memory.allocate(bytes)
-                                              : atoll::allocate(memory, bytes, users));
+    return users.empty() ? memory.allocate(bytes) : atoll::allocate(memory, bytes, users);
   });
 }
 atoll_status atoll_buffer_data(const atoll_buffer* buffer, void** data) {

@@ -71,7 +71,8 @@ atoll_status atoll_engine_open(const atoll_mesh* mesh, const atoll_engine_option
                                atoll_engine** engine) {
   return guard([&] {
     auto& result = at(engine, "engine");
-    result = make<atoll_engine>(at(mesh, "mesh").mesh, engine_options(options(given, "options")));
+    auto wanted = engine_options(options(given, "options"));
+    result = std::make_unique<atoll_engine>(at(mesh, "mesh").mesh, std::move(wanted)).release();
   });
 }
 void atoll_engine_close(atoll_engine* engine) { release(engine); }
@@ -109,28 +110,21 @@ atoll_status atoll_engine_visit(atoll_engine* engine, atoll_visit_fn visit, void
 
 atoll_status atoll_engine_begin(atoll_engine* engine, int32_t micro, int32_t of, int32_t evaluate,
                                 atoll_stream* compute, atoll_pass** pass) {
-  return guard([&] {
-    auto& result = at(pass, "pass");
+  return create(pass, "pass", [&] {
     using Kind = fsdp::PassOptions::Kind;
-    result = make<atoll_pass>(
-        at(engine, "engine")
-            .engine.begin(
-                {.kind = evaluate != 0 ? Kind::eval : Kind::train, .micro = micro, .of = of},
-                at(compute, "compute").stream));
+    return at(engine, "engine")
+        .engine.begin({.kind = evaluate != 0 ? Kind::eval : Kind::train, .micro = micro, .of = of},
+                      at(compute, "compute").stream);
   });
 }
 void atoll_pass_close(atoll_pass* pass) { release(pass); }
 atoll_status atoll_pass_forward(atoll_pass* pass, atoll_unit* unit, atoll_scope** scope) {
-  return guard([&] {
-    auto& result = at(scope, "scope");
-    result = make<atoll_scope>(at(pass, "pass").pass.forward(at(unit, "unit").unit));
-  });
+  return create(scope, "scope",
+                [&] { return at(pass, "pass").pass.forward(at(unit, "unit").unit); });
 }
 atoll_status atoll_pass_backward(atoll_pass* pass, atoll_unit* unit, atoll_scope** scope) {
-  return guard([&] {
-    auto& result = at(scope, "scope");
-    result = make<atoll_scope>(at(pass, "pass").pass.backward(at(unit, "unit").unit));
-  });
+  return create(scope, "scope",
+                [&] { return at(pass, "pass").pass.backward(at(unit, "unit").unit); });
 }
 atoll_status atoll_scope_param(const atoll_scope* scope, const char* param, void** data,
                                uint64_t* count) {
@@ -158,10 +152,9 @@ void atoll_scope_close(atoll_scope* scope) { release(scope); }
 
 atoll_status atoll_optimizer_open(atoll_engine* engine, const atoll_optimizer_options* given,
                                   atoll_optimizer** optimizer) {
-  return guard([&] {
-    auto& result = at(optimizer, "optimizer");
-    result = make<atoll_optimizer>(
-        fsdp::Optimizer(at(engine, "engine").engine, optimizer_options(options(given, "options"))));
+  return create(optimizer, "optimizer", [&] {
+    return fsdp::Optimizer(at(engine, "engine").engine,
+                           optimizer_options(options(given, "options")));
   });
 }
 void atoll_optimizer_close(atoll_optimizer* optimizer) { release(optimizer); }

@@ -47,10 +47,16 @@ T& at(T* pointer, const char* name) {
 inline std::string text(const char* argument, const char* name) { return &at(argument, name); }
 inline std::string text_or_empty(const char* argument) { return argument ? argument : ""; }
 
-// Makes a handle, which the caller owns.
-template <class Handle, class... Args>
-Handle* make(Args&&... args) {
-  return std::make_unique<Handle>(std::forward<Args>(args)...).release();
+// Makes a handle of the object that `body` returns. The caller of the API owns it.
+template <class Handle, class Body>
+atoll_status create(Handle** out, const char* name, Body&& body,
+                    const char* function = __builtin_FUNCTION()) noexcept {
+  return guard(
+      [&] {
+        Handle*& result = at(out, name);
+        result = std::make_unique<Handle>(body()).release();
+      },
+      function);
 }
 // Ends a handle of the caller.
 template <class Handle>

@@ -34,10 +34,8 @@ simulated::DeviceOptions simulated_options(const atoll_simulated_options& wanted
 }  // namespace atoll_v1::atoll::c
 
 atoll_status atoll_simulated_open(const atoll_simulated_options* given, atoll_device** device) {
-  return guard([&] {
-    auto& result = at(device, "device");
-    result = make<atoll_device>(
-        atoll::simulated::make_device(simulated_options(options(given, "options"))));
+  return create(device, "device", [&] {
+    return atoll::simulated::make_device(simulated_options(options(given, "options")));
   });
 }
 atoll_status atoll_simulated_run(atoll_stream* stream, const atoll_timed_work* given) {
@@ -61,10 +59,7 @@ atoll_status atoll_simulated_spend(const atoll_device* device, double seconds) {
 }
 
 atoll_status atoll_compute_model_open(const char* name, atoll_compute_model** model) {
-  return guard([&] {
-    auto& result = at(model, "model");
-    result = make<atoll_compute_model>(atoll::find_compute_model(text(name, "name")));
-  });
+  return create(model, "model", [&] { return atoll::find_compute_model(text(name, "name")); });
 }
 void atoll_compute_model_close(atoll_compute_model* model) { release(model); }
 atoll_status atoll_product_seconds(const atoll_compute_model* model, int64_t m, int64_t n,

@@ -19,29 +19,21 @@ void check_index(std::size_t index, std::size_t n, const char* what) {
 }  // namespace atoll_v1::atoll::c
 
 atoll_status atoll_topology_discover(atoll_world* world, atoll_topology** topology) {
-  return guard([&] {
-    auto& result = at(topology, "topology");
-    result = make<atoll_topology>(atoll::Topology::discover(at(world, "world").world));
-  });
+  return create(topology, "topology",
+                [&] { return atoll::Topology::discover(at(world, "world").world); });
 }
 atoll_status atoll_topology_discover_local(const char* host_id, atoll_topology** topology) {
-  return guard([&] {
-    auto& result = at(topology, "topology");
-    result = make<atoll_topology>(atoll::Topology::discover_local(text_or_empty(host_id)));
-  });
+  return create(topology, "topology",
+                [&] { return atoll::Topology::discover_local(text_or_empty(host_id)); });
 }
 atoll_status atoll_topology_discover_ports(atoll_world* world, atoll_topology** topology) {
-  return guard([&] {
-    auto& result = at(topology, "topology");
-    result = make<atoll_topology>(atoll::Topology::discover_ports(at(world, "world").world));
-  });
+  return create(topology, "topology",
+                [&] { return atoll::Topology::discover_ports(at(world, "world").world); });
 }
 atoll_status atoll_topology_from_json(const char* json, const char* source,
                                       atoll_topology** topology) {
-  return guard([&] {
-    auto& result = at(topology, "topology");
-    result = make<atoll_topology>(
-        atoll::Topology::from_json(text(json, "json"), text(source, "source")));
+  return create(topology, "topology", [&] {
+    return atoll::Topology::from_json(text(json, "json"), text(source, "source"));
   });
 }
 atoll_status atoll_topology_to_json(const atoll_topology* topology, char** json) {
@@ -59,28 +51,24 @@ atoll_mesh::atoll_mesh(atoll::Mesh mesh_) : mesh(std::move(mesh_)), text(mesh.to
 
 atoll_status atoll_mesh_plan(const atoll_topology* topology, atoll_world* world,
                              const atoll_mesh_options* given, atoll_mesh** mesh) {
-  return guard([&] {
-    auto& result = at(mesh, "mesh");
+  return create(mesh, "mesh", [&] {
     const atoll_mesh_options wanted = options(given, "options");
     atoll::MeshPlanOptions plan{.emulated_islands = wanted.emulated_islands,
                                 .tensor = wanted.tensor == 0 ? 1 : wanted.tensor};
     if (wanted.params != 0) plan.params = wanted.params;
-    result = make<atoll_mesh>(
-        atoll::Mesh::plan(at(topology, "topology").topology, at(world, "world").world, plan));
+    return atoll::Mesh::plan(at(topology, "topology").topology, at(world, "world").world, plan);
   });
 }
 atoll_status atoll_mesh_make(atoll_world* world, const atoll_axis* axes, size_t n,
                              const atoll_topology* topology, atoll_mesh** mesh) {
-  return guard([&] {
-    auto& result = at(mesh, "mesh");
+  return create(mesh, "mesh", [&] {
     std::vector<atoll::AxisSpec> specs;
     if (n > 0) at(axes, "axes");
     for (std::size_t i = 0; i < n; ++i)
       specs.push_back({text(axes[i].name, "axes"), static_cast<int>(axes[i].size)});
     atoll::World& job = at(world, "world").world;
-    result = make<atoll_mesh>(topology != nullptr
-                                  ? atoll::Mesh::make(job, std::move(specs), topology->topology)
-                                  : atoll::Mesh::make(job, std::move(specs)));
+    return topology != nullptr ? atoll::Mesh::make(job, std::move(specs), topology->topology)
+                               : atoll::Mesh::make(job, std::move(specs));
   });
 }
 atoll_status atoll_mesh_text(const atoll_mesh* mesh, const char** text) {

@@ -33,7 +33,7 @@ void keep(atoll_world& world, World::Subscription subscription) {
 }  // namespace atoll_v1::atoll::c
 
 atoll_status atoll_config_open(atoll_config** config) {
-  return guard([&] { at(config, "config") = make<atoll_config>(atoll::Config::from_env()); });
+  return create(config, "config", [&] { return atoll::Config::from_env(); });
 }
 atoll_status atoll_config_set(atoll_config* config, const char* name, const char* value) {
   return guard([&] { at(config, "config").config.set(text(name, "name"), text(value, "value")); });
@@ -41,27 +41,22 @@ atoll_status atoll_config_set(atoll_config* config, const char* name, const char
 void atoll_config_close(atoll_config* config) { release(config); }
 
 atoll_status atoll_world_open(const atoll_config* config, atoll_world** world) {
-  return guard([&] {
-    auto& result = at(world, "world");
-    result = make<atoll_world>(atoll::World::from_env(config_or_environment(config)));
-  });
+  return create(world, "world",
+                [&] { return atoll::World::from_env(config_or_environment(config)); });
 }
 atoll_status atoll_world_open_ranks(int32_t rank, int32_t size, atoll_broadcast_fn broadcast,
                                     void* context, const atoll_config* config,
                                     atoll_world** world) {
-  return guard([&] {
-    auto& result = at(world, "world");
-    result = make<atoll_world>(atoll::World::from_ranks(rank, size, through(broadcast, context),
-                                                        config_or_environment(config)));
+  return create(world, "world", [&] {
+    return atoll::World::from_ranks(rank, size, through(broadcast, context),
+                                    config_or_environment(config));
   });
 }
 atoll_status atoll_world_open_simulated(int32_t rank, int32_t hosts, int32_t ranks_per_host,
                                         const atoll_config* config, atoll_world** world) {
-  return guard([&] {
-    auto& result = at(world, "world");
-    result = make<atoll_world>(
-        atoll::World::simulated({.rank = rank, .hosts = hosts, .ranks_per_host = ranks_per_host},
-                                config != nullptr ? config->config : atoll::Config{}));
+  return create(world, "world", [&] {
+    return atoll::World::simulated({.rank = rank, .hosts = hosts, .ranks_per_host = ranks_per_host},
+                                   config != nullptr ? config->config : atoll::Config{});
   });
 }
 void atoll_world_close(atoll_world* world) { release(world); }

@@ -2,18 +2,20 @@
 // in tests/consumer/c uses it from C, on processes.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "atoll/atoll.h"
 #include "atoll/engine.h"
 #include "atoll/planner.h"
-#include "reserved_port.hpp"
 
 namespace {
 
@@ -42,16 +44,23 @@ void refused(atoll_status status, const std::string& part,
   CHECK_MESSAGE(text.find(part) != std::string::npos, text);
 }
 
-void one_rank(int rank, const std::string& address, const std::function<void(Rank&)>& body) {
+// Sends the text of rank 0 to the threads of all ranks, as MPI_Bcast() would.
+struct Broadcast {
+  std::promise<std::string> sent{};
+  std::shared_future<std::string> received = sent.get_future().share();
+};
+int broadcast(void* context, void* data, std::size_t bytes) {
+  auto& [self, shared] = *static_cast<std::pair<int, Broadcast&>*>(context);
+  auto* const text = static_cast<char*>(data);
+  if (self == 0) shared.sent.set_value({text, bytes});
+  shared.received.get().copy(text, bytes);
+  return 0;
+}
+
+void one_rank(int rank, Broadcast& shared, const std::function<void(Rank&)>& body) {
   Rank self;
-  atoll_config* config = nullptr;
-  ok(atoll_config_open(&config));
-  ok(atoll_config_set(config, "rank", std::to_string(rank).c_str()));
-  ok(atoll_config_set(config, "ATOLL_SIZE", std::to_string(ranks).c_str()));
-  ok(atoll_config_set(config, "addr", address.c_str()));
-  ok(atoll_config_set(config, "token", "threads of the C API"));
-  ok(atoll_world_open(config, &self.world));
-  atoll_config_close(config);
+  std::pair<int, Broadcast&> context{rank, shared};
+  ok(atoll_world_open_ranks(rank, ranks, broadcast, &context, nullptr, &self.world));
   ok(atoll_world_rank(self.world, &self.rank));
   ok(atoll_topology_discover(self.world, &self.topology));
   ok(atoll_mesh_plan(self.topology, self.world, nullptr, &self.mesh));
@@ -77,10 +86,22 @@ void one_rank(int rank, const std::string& address, const std::function<void(Ran
 
 // Runs `body` on ranks that are threads.
 void run(const std::function<void(Rank&)>& body) {
-  const atoll_test::ReservedPort port;
+  Broadcast shared;
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] { one_rank(rank, port.address(), body); });
+    threads.emplace_back([&, rank] { one_rank(rank, shared, body); });
+}
+
+// The rank `waiting` returns when all other ranks have made this call, which return at once.
+void await_others(Rank& self, int waiting, const std::string& name) {
+  if (self.rank != waiting)
+    return ok(atoll_world_put(self.world, (name + std::to_string(self.rank)).c_str(), "", 0));
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::size_t bytes = 0;
+    if (rank != waiting)
+      ok(atoll_world_get(self.world, (name + std::to_string(rank)).c_str(), 30'000, nullptr,
+                         &bytes));
+  }
 }
 
 using Numbers = std::vector<std::int32_t>;
@@ -228,6 +249,62 @@ TEST_CASE("every collective moves the data that its contract states") {
   });
 }
 
+TEST_CASE("streams, memory, and callbacks of failures") {
+  run([](Rank& self) {
+    using Told = std::promise<atoll_status>;  // of a callback, which runs on another thread
+    const auto tell = [](void* context, atoll_status status, const char*) {
+      static_cast<Told*>(context)->set_value(status);
+    };
+    const auto status_of = [](Told& told) {
+      auto future = told.get_future();
+      return future.wait_for(std::chrono::seconds(30)) == std::future_status::ready ? future.get()
+                                                                                    : -1;
+    };
+    const auto increment = [](void* context) { ++*static_cast<int*>(context); };
+    atoll_stream* other = nullptr;
+    atoll_buffer* buffer = nullptr;
+    atoll_work* work = nullptr;
+    void* data = nullptr;
+    int source = 7, target = 0;
+    ok(atoll_stream_open(self.cpu, "other", &other));
+    ok(atoll_buffer_open(self.cpu, sizeof source, &self.comm, 1, &buffer));
+    ok(atoll_buffer_data(buffer, &data));
+    ok(atoll_stream_copy(self.stream, data, &source, sizeof source));
+    ok(atoll_stream_enqueue(self.stream, increment, data));
+    ok(atoll_stream_wait(other, self.stream));
+    ok(atoll_stream_copy(other, &target, data, sizeof source));
+    ok(atoll_stream_zero(other, data, sizeof source));
+    ok(atoll_stream_synchronize(other));
+    CHECK(target == 8);
+    CHECK(*static_cast<int*>(data) == 0);
+
+    // Rank 2 does not take part, so that the other ranks wait until it aborts the communicator.
+    Told done, failed;
+    if (self.rank == 2) {
+      await_others(self, 2, "enqueued");
+      ok(atoll_communicator_abort(self.comm, "enough"));
+    } else {
+      ok(atoll_all_reduce(self.comm, data, data, 1, ATOLL_I32, ATOLL_SUM, self.stream, &work));
+      await_others(self, 2, "enqueued");
+      ok(atoll_work_then(work, tell, &done));
+      CHECK(status_of(done) == ATOLL_ABORTED);
+      refused(atoll_work_synchronize(work), "enough", ATOLL_ABORTED);
+      refused(atoll_work_error(work), "enough", ATOLL_ABORTED);
+      refused(atoll_work_wait(work, other), "enough", ATOLL_ABORTED);
+    }
+    refused(atoll_communicator_check(self.comm), "rank 2: enough", ATOLL_ABORTED);
+    ok(atoll_world_on_failure(self.world, tell, &failed));
+    await_others(self, 0, "registered");
+    if (self.rank == 0) atoll_world_fail(self.world, "no data");
+    refused(atoll_world_barrier(self.world), "no data", ATOLL_ABORTED);
+    refused(atoll_world_check(self.world), "no data", ATOLL_ABORTED);
+    atoll_work_close(work);
+    atoll_buffer_close(buffer);
+    atoll_stream_close(other);
+    CHECK(status_of(failed) == ATOLL_ABORTED);
+  });
+}
+
 TEST_CASE("an engine trains through the C API") {
   run([](Rank& self) {
     const std::int64_t shape[] = {5};
@@ -279,7 +356,15 @@ TEST_CASE("an engine trains through the C API") {
   });
 }
 
-TEST_CASE("a simulated device takes the time that work states") {
+TEST_CASE("a simulated device takes the time of its work and of its links") {
+  atoll_world* world = nullptr;
+  atoll_mesh* mesh = nullptr;
+  atoll_communicator* comm = nullptr;
+  atoll_buffer* buffer = nullptr;
+  void* data = nullptr;
+  const atoll_axis axes[] = {{"replicate", 2}, {"shard", 4}};
+  atoll_communicator_options simulated{};
+
   atoll_simulated_options options{};
   atoll_device* device = nullptr;
   atoll_stream* stream = nullptr;
@@ -289,14 +374,31 @@ TEST_CASE("a simulated device takes the time that work states") {
   options.size = sizeof options;
   work.size = sizeof work;
   work.seconds = 2;
+  options.intra_gbyte_s = 100;
+  options.inter_gbyte_s = 10;
   ok(atoll_simulated_open(&options, &device));
   ok(atoll_stream_open(device, "compute", &stream));
   ok(atoll_simulated_run(stream, &work));
   ok(atoll_stream_synchronize(stream));
   ok(atoll_simulated_time(device, &seconds));
   CHECK(seconds == doctest::Approx(2));
+  simulated.size = sizeof simulated;
+  simulated.device = device;
+  ok(atoll_world_open_simulated(0, 2, 4, nullptr, &world));
+  ok(atoll_mesh_make(world, axes, 2, nullptr, &mesh));
+  ok(atoll_communicator_open(mesh, "shard", &simulated, &comm));
+  ok(atoll_buffer_open(device, 400'000'000, &comm, 1, &buffer));
+  ok(atoll_buffer_data(buffer, &data));
+  ok(atoll_all_reduce(comm, data, data, 100'000'000, ATOLL_F32, ATOLL_SUM, stream, nullptr));
+  ok(atoll_stream_synchronize(stream));
+  ok(atoll_simulated_time(device, &seconds));
+  CHECK(seconds == doctest::Approx(2.006).epsilon(0.0002));  // 2 s + 2 x 3 / 4 x 0.4 GB / 100 GB/s
+  atoll_buffer_close(buffer);
+  atoll_communicator_close(comm);
+  atoll_mesh_close(mesh);
   atoll_stream_close(stream);
   atoll_device_close(device);
+  atoll_world_close(world);
   refused(atoll_compute_model_open("nonsense", &model), "H100", ATOLL_NOT_FOUND);
   ok(atoll_compute_model_open("H100", &model));
   ok(atoll_product_seconds(model, 1024, 1024, 1024, 1, 6 << 20, &seconds));
