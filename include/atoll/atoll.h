@@ -20,8 +20,8 @@
  * `op` and `memory` are values of plugin.h. Texts end with a null character; the library copies
  * those that it is given. A `const char*` from the library belongs to the handle.
  *
- * ABI. Structures begin with `size`, which the caller sets to the sizeof of the structure. New
- * members are appended, and 0 stands for the default. */
+ * ABI. The caller sets the first member of a structure, if it is `size`, to the sizeof of the
+ * structure. New members are appended to such structures, and 0 stands for the default. */
 #ifndef ATOLL_ATOLL_H
 #define ATOLL_ATOLL_H
 
@@ -48,6 +48,7 @@ typedef struct atoll_mesh atoll_mesh;
 typedef struct atoll_communicator atoll_communicator;
 typedef struct atoll_work atoll_work;
 typedef struct atoll_buffer atoll_buffer;
+typedef struct atoll_registration atoll_registration;
 
 /* ATOLL_C_ABI of the library that the program has loaded. A program compares it with its own. */
 uint32_t atoll_c_abi(void);
@@ -65,16 +66,17 @@ void atoll_free(char* text);
 
 /* Makes settings from the file ATOLL_CONFIG and the ATOLL_ variables of the environment. */
 atoll_status atoll_config_open(atoll_config** config);
-/* Sets one setting by the name of its variable ("ATOLL_TIMEOUT") or by its short name ("timeout"):
- * `atoll-topo --env` lists both with units. ATOLL_INVALID_ARGUMENT for an unknown name, which the
- * text repeats, or a malformed value. */
+/* Sets one setting by the name of its variable ("ATOLL_TIMEOUT"), of which `atoll-topo --env` has a
+ * list with units, or by this name without ATOLL_ in lower case ("timeout").
+ * ATOLL_INVALID_ARGUMENT for an unknown name or a malformed value. */
 atoll_status atoll_config_set(atoll_config* config, const char* name, const char* value);
 void atoll_config_close(atoll_config* config);
 
 /* ---- World (world.hpp) ---- */
 
 /* Joins the job that the environment describes. Collective. `config` may be NULL: settings from the
- * environment. The World copies the settings. */
+ * environment. The World copies the settings. ATOLL_TIMEOUT names the ranks that did not join in
+ * time; ATOLL_MISMATCH if ranks have different settings that must be equal. */
 atoll_status atoll_world_open(const atoll_config* config, atoll_world** world);
 /* The bytes that a broadcast of atoll_world_open_ranks() sends. */
 #define ATOLL_BROADCAST_BYTES 1024
@@ -90,9 +92,11 @@ atoll_status atoll_world_open_ranks(int32_t rank, int32_t size, atoll_broadcast_
 atoll_status atoll_world_open_simulated(int32_t rank, int32_t hosts, int32_t ranks_per_host,
                                         const atoll_config* config, atoll_world** world);
 /* Leaves the job. Rank 0 serves the job until all other ranks have left, for at most 10 s. Other
- * ranks take this for the good end of this rank; call atoll_world_fail() before if it is not. */
+ * ranks take this for the good end of this rank; call atoll_world_fail() before if it is not. A
+ * process that ends without this call is lost for the other ranks. */
 void atoll_world_close(atoll_world* world);
 
+/* Rank of this process and number of ranks, in the job and on this host. */
 atoll_status atoll_world_rank(const atoll_world* world, int32_t* rank);
 atoll_status atoll_world_size(const atoll_world* world, int32_t* size);
 atoll_status atoll_world_local_rank(const atoll_world* world, int32_t* rank);
@@ -165,9 +169,19 @@ atoll_status atoll_stream_synchronize(atoll_stream* stream);
 atoll_status atoll_buffer_open(const atoll_device* device, size_t bytes,
                                atoll_communicator* const* communicators, size_t n,
                                atoll_buffer** buffer);
+/* Stores the address of the memory, which belongs to the buffer. */
 atoll_status atoll_buffer_data(const atoll_buffer* buffer, void** data);
 /* Frees the memory. No stream of this rank may still use it. */
 void atoll_buffer_close(atoll_buffer* buffer);
+/* Registers memory of the caller with n communicators. Collective over each of them. The caller
+ * keeps the memory until the registration is closed. */
+atoll_status atoll_registration_open(void* memory, size_t bytes,
+                                     atoll_communicator* const* communicators, size_t n,
+                                     atoll_registration** registration);
+/* Stores why operations access the memory more slowly than a buffer; "" if they do not. */
+atoll_status atoll_registration_slow(const atoll_registration* registration, const char** reason);
+/* Blocks until the enqueued operations of the communicators are complete. */
+void atoll_registration_close(atoll_registration* registration);
 
 /* ---- Topology (topology.hpp) ---- */
 
@@ -265,6 +279,7 @@ atoll_status atoll_communicator_with_timeout(const atoll_communicator* comm, int
                                              atoll_communicator** result);
 /* Blocks until all enqueued operations are complete. */
 void atoll_communicator_close(atoll_communicator* comm);
+/* Rank of the caller in the communicator and number of ranks; names of communicator and backend. */
 atoll_status atoll_communicator_rank(const atoll_communicator* comm, int32_t* rank);
 atoll_status atoll_communicator_size(const atoll_communicator* comm, int32_t* size);
 atoll_status atoll_communicator_name(const atoll_communicator* comm, const char** name);
@@ -299,6 +314,14 @@ atoll_status atoll_all_gather(atoll_communicator* comm, const void* src, void* d
 atoll_status atoll_reduce_scatter(atoll_communicator* comm, const void* src, void* dst,
                                   uint64_t count, int32_t dtype, int32_t op, atoll_stream* stream,
                                   atoll_work** work);
+/* The same sums of factor * src. Factors may differ between ranks, but all ranks of an operation
+ * call this form. `op` is ATOLL_SUM or ATOLL_AVG, and `dtype` a floating-point type. */
+atoll_status atoll_all_reduce_scaled(atoll_communicator* comm, const void* src, void* dst,
+                                     uint64_t count, int32_t dtype, int32_t op, double factor,
+                                     atoll_stream* stream, atoll_work** work);
+atoll_status atoll_reduce_scatter_scaled(atoll_communicator* comm, const void* src, void* dst,
+                                         uint64_t count, int32_t dtype, int32_t op, double factor,
+                                         atoll_stream* stream, atoll_work** work);
 /* Reduces like all_reduce, but only dst of `root` is written; other ranks may pass NULL. */
 atoll_status atoll_reduce(atoll_communicator* comm, const void* src, void* dst, uint64_t count,
                           int32_t dtype, int32_t op, int32_t root, atoll_stream* stream,

@@ -79,6 +79,22 @@ atoll_status atoll_reduce_scatter(atoll_communicator* comm, const void* src, voi
                                     reduction(op), call.stream);
   });
 }
+atoll_status atoll_all_reduce_scaled(atoll_communicator* comm, const void* src, void* dst,
+                                     uint64_t count, int32_t dtype, int32_t op, double factor,
+                                     atoll_stream* stream, atoll_work** work) {
+  return enqueue(comm, dtype, stream, work, [&](const Call& call) {
+    return call.comm.all_reduce(call.src(src, count), call.dst(dst, count),
+                                {static_cast<atoll::ReduceOp>(op), factor}, call.stream);
+  });
+}
+atoll_status atoll_reduce_scatter_scaled(atoll_communicator* comm, const void* src, void* dst,
+                                         uint64_t count, int32_t dtype, int32_t op, double factor,
+                                         atoll_stream* stream, atoll_work** work) {
+  return enqueue(comm, dtype, stream, work, [&](const Call& call) {
+    return call.comm.reduce_scatter(call.src(src, call.all(count)), call.dst(dst, count),
+                                    {static_cast<atoll::ReduceOp>(op), factor}, call.stream);
+  });
+}
 atoll_status atoll_reduce(atoll_communicator* comm, const void* src, void* dst, uint64_t count,
                           int32_t dtype, int32_t op, int32_t root, atoll_stream* stream,
                           atoll_work** work) {

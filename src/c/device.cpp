@@ -76,3 +76,17 @@ atoll_status atoll_buffer_data(const atoll_buffer* buffer, void** data) {
   return guard([&] { at(data, "data") = at(buffer, "buffer").buffer.data(); });
 }
 void atoll_buffer_close(atoll_buffer* buffer) { release(buffer); }
+
+atoll_status atoll_registration_open(void* memory, size_t bytes,
+                                     atoll_communicator* const* communicators, size_t n,
+                                     atoll_registration** registration) {
+  return create(registration, "registration", [&] {
+    const auto users = communicators_of(communicators, n);
+    return atoll::register_memory(memory, bytes, users);
+  });
+}
+atoll_status atoll_registration_slow(const atoll_registration* registration, const char** reason) {
+  return guard(
+      [&] { at(reason, "reason") = at(registration, "registration").registration.slow().c_str(); });
+}
+void atoll_registration_close(atoll_registration* registration) { release(registration); }

@@ -32,6 +32,10 @@ struct atoll_buffer {
   atoll::Buffer buffer;
 };
 
+struct atoll_registration {
+  atoll::Registration registration;
+};
+
 struct atoll_topology {
   atoll::Topology topology;
 };

@@ -199,6 +199,15 @@ TEST_CASE("every collective moves the data that its contract states") {
     ok(atoll_reduce_scatter(self.comm, each.data(), one.data(), 1, ATOLL_I32, ATOLL_MAX, on,
                             nullptr));
     done(one, {100 * (me + 1) + 2});
+    std::vector<float> halves(3, 1.0f + static_cast<float>(me));
+    float twice = 0;
+    ok(atoll_all_reduce_scaled(self.comm, halves.data(), halves.data(), 3, ATOLL_F32, ATOLL_SUM,
+                               0.5, on, nullptr));
+    ok(atoll_reduce_scatter_scaled(self.comm, halves.data(), &twice, 1, ATOLL_F32, ATOLL_AVG, 2.0,
+                                   on, nullptr));
+    ok(atoll_stream_synchronize(on));
+    CHECK(halves == std::vector<float>(3, 3.0f));
+    CHECK(twice == 6.0f);
     ok(atoll_reduce(self.comm, &mine, me == 1 ? one.data() : nullptr, 1, ATOLL_I32, ATOLL_SUM, 1,
                     on, nullptr));
     done(one, {me == 1 ? 33 : 100 * (me + 1) + 2});
@@ -264,6 +273,8 @@ TEST_CASE("streams, memory, and callbacks of failures") {
     atoll_stream* other = nullptr;
     atoll_buffer* buffer = nullptr;
     atoll_work* work = nullptr;
+    atoll_registration* registration = nullptr;
+    const char* reason = nullptr;
     void* data = nullptr;
     int source = 7, target = 0;
     ok(atoll_stream_open(self.cpu, "other", &other));
@@ -277,6 +288,10 @@ TEST_CASE("streams, memory, and callbacks of failures") {
     ok(atoll_stream_synchronize(other));
     CHECK(target == 8);
     CHECK(*static_cast<int*>(data) == 0);
+    ok(atoll_registration_open(&source, sizeof source, &self.comm, 1, &registration));
+    ok(atoll_registration_slow(registration, &reason));
+    CHECK(*reason != 0);  // memory of a stack belongs to one process
+    atoll_registration_close(registration);
 
     // Rank 2 does not take part, so that the other ranks wait until it aborts the communicator.
     Told done, failed;
