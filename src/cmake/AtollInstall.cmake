@@ -124,6 +124,10 @@ atoll_pkg_config(atoll "Communication for sharded training"
   CFLAGS -I\${includedir} -std=c++20
   LIBS -L\${libdir} -latoll -latoll_topology ${cuda_libraries} ${system_libraries}
   STATIC fmt spdlog libhwy libsodium libxxhash hwloc)
+atoll_pkg_config(atoll-c "The C API of atoll"
+  CFLAGS -I\${includedir}
+  LIBS -L\${libdir} -latoll -latoll_topology ${cuda_libraries} ${system_libraries}
+  STATIC fmt spdlog libhwy libsodium libxxhash hwloc)
 atoll_pkg_config(atoll-planner "Devices whose streams are clocks: the library of atoll-plan"
   CFLAGS -I\${includedir} -std=c++20
   LIBS -L\${libdir} -latoll_planner -latoll -latoll_topology ${cuda_libraries} ${system_libraries}
