@@ -113,8 +113,10 @@ endfunction()
 # Programs that link the static libraries also need these system libraries.
 set(system_libraries "")
 set(cuda_libraries "")
+set(cxx_libraries "")  # for the linker of C
 if(NOT BUILD_SHARED_LIBS)
   set(system_libraries -lpthread -ldl)
+  set(cxx_libraries -lstdc++ -lm)
   if(ATOLL_CUDA)
     set(cuda_libraries -lcudart_static -lrt)
   endif()
@@ -126,7 +128,7 @@ atoll_pkg_config(atoll "Communication for sharded training"
   STATIC fmt spdlog libhwy libsodium libxxhash hwloc)
 atoll_pkg_config(atoll-c "The C API of atoll"
   CFLAGS -I\${includedir}
-  LIBS -L\${libdir} -latoll -latoll_topology ${cuda_libraries} ${system_libraries}
+  LIBS -L\${libdir} -latoll -latoll_topology ${cuda_libraries} ${system_libraries} ${cxx_libraries}
   STATIC fmt spdlog libhwy libsodium libxxhash hwloc)
 atoll_pkg_config(atoll-planner "Devices whose streams are clocks: the library of atoll-plan"
   CFLAGS -I\${includedir} -std=c++20
