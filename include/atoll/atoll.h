@@ -121,6 +121,25 @@ void atoll_world_fail(atoll_world* world, const char* reason);
 /* Takes this rank, which is not rank 0, out of the job, while the others go on. All handles made
  * from the World must be closed before; then the World can only be closed. */
 atoll_status atoll_world_leave(atoll_world* world);
+/* What a process asks for when it wants a place in the next epoch of the job (World::Regroup). */
+typedef struct atoll_regroup {
+  size_t size;
+  const char* tag;   /* replica to which the process belongs; NULL: it is a replica alone */
+  int32_t needed;    /* ranks of a whole replica; 0: 1 */
+  int32_t min_ranks; /* with fewer ranks no epoch begins; 0: 1 */
+  int64_t grace_ms;  /* wait for living ranks that have not asked; 0: 10 s */
+} atoll_regroup;
+/* Rebuilds the World after a loss, with the setting "failure_scope" communicator: ends `old`, whose
+ * handles can then only be closed, and makes the World of the next epoch, in which the living ranks
+ * have new numbers. Collective among these. `wish` may be NULL. ATOLL_MISMATCH if the epoch began
+ * without this rank, ATOLL_ABORTED if too few ranks are left. */
+atoll_status atoll_world_regroup(atoll_world* old, const atoll_regroup* wish, atoll_world** world);
+/* Enters a running job as a new process: waits at the store of the settings "addr" and "token"
+ * until its ranks regroup. `wish` and `config` may be NULL. */
+atoll_status atoll_world_enter(const atoll_regroup* wish, const atoll_config* config,
+                               atoll_world** world);
+/* Number of the epoch: 0 for the World that the launcher starts. */
+atoll_status atoll_world_epoch(const atoll_world* world, int32_t* epoch);
 /* Returns the status and text with which the job has failed; ATOLL_OK if it has not. */
 atoll_status atoll_world_check(const atoll_world* world);
 /* Stores the ranks that have left, or that were lost while the setting "failure_scope" is

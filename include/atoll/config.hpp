@@ -44,8 +44,8 @@ struct ATOLL_API Config {
   // Time without any answer from another host after which the network between two hosts counts as
   // cut. A rank that is slow or stopped is not a cut, because its host still answers.
   std::chrono::seconds cut_timeout{10};
-  // With `failure_scope` "communicator", a rank whose process gives no sign of life for this time, for
-  // example because it is stopped, counts as lost; 0: never. The setting of rank 0 counts.
+  // With `failure_scope` "communicator", a rank whose process gives no sign of life for this time,
+  // for example because it is stopped, counts as lost; 0: never. The setting of rank 0 counts.
   std::chrono::seconds heartbeat{10};
   // Time limit for a rank to wait until the other ranks have read or written their files, such as
   // the shards of a checkpoint.
@@ -62,9 +62,9 @@ struct ATOLL_API Config {
   // job goes on, unless rank 0 was lost. Equal on all ranks.
   std::string failure_scope;
   // 1 lets a World act on the whole process. A program whose only purpose is the job sets it. Then
-  // std::terminate fails the job, the process ends 5 s after its launcher, SIGUSR1 writes the flight
-  // file, `stack_signal` records stacks, and the World sets environment variables for NCCL. 0: a
-  // World changes nothing outside itself.
+  // std::terminate fails the job, the process ends 5 s after its launcher, SIGUSR1 writes the
+  // flight file, `stack_signal` records stacks, and the World sets environment variables for NCCL.
+  // 0: a World changes nothing outside itself.
   int owns_process = 0;
   // When the launcher of this process (mpirun, slurmstepd, torchrun, ...) has ended, the rank fails
   // the job; with `owns_process` 1 its process ends as well. "" or "end": watch the launcher.

@@ -109,22 +109,22 @@ class ATOLL_API World {
     std::string tag{};
     int needed = 1;     // ranks of a whole replica; equal for all processes with the tag
     int min_ranks = 1;  // with fewer ranks in whole replicas, no epoch begins
-    // Time from the first call of regroup() until the epoch begins without the ranks that are alive,
-    // but have not called it.
+    // Time from the first call of regroup() until the epoch begins without the ranks that are
+    // alive, but have not called it.
     std::chrono::milliseconds grace{10'000};
   };
   // Rebuilds the World after a loss, or when the program wants it: the living ranks form the next
   // epoch of the job. The call ends `old` on this rank: its communicators fail with Error(aborted),
-  // and only its destructor may be called. The other ranks learn it as a departure from their World
-  // (on_departure()), so that their collectives fail as well and they call regroup(). The store of
-  // rank 0 is the arbiter. It closes the list when each rank of the last epoch has called regroup(),
-  // has left or is lost, or `grace` is over. The ranks of the new World are dense: ranks of the last
-  // epoch in their order, then new processes (enter()). Keys, tickets and callbacks do not pass to
-  // the new World.
+  // and it and what was made from it can only be destroyed. The other ranks learn it as a departure
+  // from their World (on_departure()), so that their collectives fail as well and they call
+  // regroup(). The store of rank 0 is the arbiter. It closes the list when each rank of the last
+  // epoch has called regroup(), has left or is lost, or `grace` is over. The ranks of the new World
+  // are dense: ranks of the last epoch in their order, then new processes (enter()). Keys, tickets
+  // and callbacks do not pass to the new World.
   // Needs Config::failure_scope "communicator". Throws Error(mismatch) if this rank is not on the
-  // list: the epoch began without it, or its replica is not whole. Throws Error(aborted) on all ranks
-  // if fewer than `min_ranks` are left. Throws Error(timeout) if the store cannot be reached: if the
-  // process that serves it was lost, the job is over.
+  // list: the epoch began without it, or its replica is not whole. Throws Error(aborted) on all
+  // ranks if fewer than `min_ranks` are left. Throws Error(timeout) if the store cannot be reached:
+  // if the process that serves it was lost, the job is over.
   static World regroup(World& old, const Regroup& wish);
   static World regroup(World& old) { return regroup(old, Regroup()); }
   // Enters a running job as a new process: waits at the store of ATOLL_ADDR, with the secret in

@@ -23,6 +23,16 @@ World::Broadcast through(atoll_broadcast_fn broadcast, void* context) {
   };
 }
 
+World::Regroup wish_of(const atoll_regroup* given) {
+  const atoll_regroup wish = options(given, "wish");
+  World::Regroup result;
+  result.tag = text_or_empty(wish.tag);
+  if (wish.needed != 0) result.needed = wish.needed;
+  if (wish.min_ranks != 0) result.min_ranks = wish.min_ranks;
+  if (wish.grace_ms != 0) result.grace = std::chrono::milliseconds(wish.grace_ms);
+  return result;
+}
+
 // Keeps the subscription until the World is closed.
 void keep(atoll_world& world, World::Subscription subscription) {
   const std::lock_guard lock(world.mutex);
@@ -114,6 +124,18 @@ void atoll_world_fail(atoll_world* world, const char* reason) {
 }
 atoll_status atoll_world_leave(atoll_world* world) {
   return guard([&] { at(world, "world").world.leave(); });
+}
+atoll_status atoll_world_regroup(atoll_world* old, const atoll_regroup* wish, atoll_world** world) {
+  return create(world, "world",
+                [&] { return atoll::World::regroup(at(old, "old").world, wish_of(wish)); });
+}
+atoll_status atoll_world_enter(const atoll_regroup* wish, const atoll_config* config,
+                               atoll_world** world) {
+  return create(world, "world",
+                [&] { return atoll::World::enter(wish_of(wish), config_or_environment(config)); });
+}
+atoll_status atoll_world_epoch(const atoll_world* world, int32_t* epoch) {
+  return guard([&] { at(epoch, "epoch") = at(world, "world").world.epoch(); });
 }
 atoll_status atoll_world_check(const atoll_world* world) {
   return guard([&] { at(world, "world").world.check(); });

@@ -194,8 +194,8 @@ void Server::expire(Clock::time_point now) {
   }
 }
 
-// Asks all ranks for a sign of life. The thread of a rank that reads its connection answers, so only
-// a process that is stopped is silent. If this process was stopped itself, it judges nobody.
+// Asks all ranks for a sign of life. The thread of a rank that reads its connection answers, so
+// only a process that is stopped is silent. If this process was stopped itself, it judges nobody.
 void Server::beat(Clock::time_point now) {
   const milliseconds period = options_.heartbeat / beats_per_limit;
   const bool is_late = now > next_beat_ + period;

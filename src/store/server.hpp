@@ -8,8 +8,8 @@
 // within the rendezvous timeout.
 //
 // A job goes on in epochs (World::regroup). The connections of one server belong to the epoch that
-// their ranks have joined; what ranks store, and a failure, stay in their epoch. The number of ranks
-// in the options is that of the first epoch.
+// their ranks have joined; what ranks store, and a failure, stay in their epoch. The number of
+// ranks in the options is that of the first epoch.
 //
 // Observers (store/observer.hpp) are members without a rank. The server sends them the failure or
 // the end of the job, but never waits for them.

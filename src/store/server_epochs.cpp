@@ -113,7 +113,8 @@ void Server::seat(const std::vector<Candidate>& chosen) {
   log::info("epoch {} begins with {} ranks", epoch.number, size);
 }
 
-// Refuses the ranks of the last epoch that still wait and, if the job `ends`, new processes as well.
+// Refuses the ranks of the last epoch that still wait and, if the job `ends`, new processes as
+// well.
 void Server::turn_away(ErrorCode code, const std::string& why, bool ends) {
   for (const Candidate& candidate : std::exchange(candidates_, {})) {
     if (candidate.wish.is_new() && !ends) {

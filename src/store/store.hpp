@@ -98,7 +98,8 @@ class Store {
   // Leaves the job: from now on, the end of this rank's connection is not a failure. If `told`, the
   // other ranks learn of the departure.
   virtual void farewell(bool told = false) noexcept = 0;
-  // Records `why` as the failure of the job on this rank alone, and runs the callbacks on this thread.
+  // Records `why` as the failure of the job on this rank alone, and runs the callbacks on this
+  // thread.
   virtual void end(const Error& why) = 0;
 };
 

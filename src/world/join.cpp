@@ -1,5 +1,5 @@
-// How a process becomes a rank of a job: it finds the job and its store, proves itself there, and the
-// ranks exchange where they run.
+// How a process becomes a rank of a job: it finds the job and its store, proves itself there, and
+// the ranks exchange where they run.
 #include <fmt/format.h>
 
 #include <chrono>

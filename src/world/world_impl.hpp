@@ -82,8 +82,8 @@ struct World::Impl {
   std::shared_ptr<Departures> departures = std::make_shared<Departures>();
   std::optional<launch::Rendezvous> rendezvous;
   std::optional<launch::Endpoint> endpoint;  // of the store; empty in a job of one process
-  // Serves the store; exists only on the process of the first rank 0. The Worlds of its epochs share
-  // it.
+  // Serves the store; exists only on the process of the first rank 0. The Worlds of its epochs
+  // share it.
   std::shared_ptr<store::Server> server;
   std::unique_ptr<store::Store> store;
   std::optional<ProcessFailureHook> hook;  // declared after `store`, so that it is destroyed first

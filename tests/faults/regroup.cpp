@@ -1,14 +1,14 @@
 // Measures how fast the living ranks of a job go on after a loss, and checks that they do:
 //   fault_regroup [--fault kill|kill-two|kill-host|stop|kill-waiting] [--trials N] [--ranks N]
-//                  [--hosts N] [--seed N]
-//   fault_regroup --rank          one rank of a job that a launcher has started
+//                 [--hosts N] [--seed N]
+//   fault_regroup --rank         one rank of a job that a launcher has started
 // Ranks loop over collectives and compare each result. This process serves the store, as the
 // program atoll-store does. At random instants it kills or stops ranks, and waits until each other
 // rank has run a collective in the next epoch. A job meets several faults, until fewer than two
 // ranks or hosts are left; then a new job starts. `stop` stops a rank until the next epoch has
 // begun; it must then get an error. `kill-waiting` kills a second rank while the others regroup.
-// The times run from the fault to the first collective of the last rank. A trial fails if that takes
-// over 20 s, if a result is wrong, or if a rank ends that was not killed.
+// The times run from the fault to the first collective of the last rank. A trial fails if that
+// takes over 20 s, if a result is wrong, or if a rank ends that was not killed.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -234,7 +234,8 @@ class Job {
       while (read(rank, deadline)[0] < epoch) continue;
   }
 
-  // Waits until each rank has run a collective in an epoch of `size` ranks. Returns the latest time.
+  // Waits until each rank has run a collective in an epoch of `size` ranks. Returns the latest
+  // time.
   Clock::time_point wait_for_size(int size) {
     const auto deadline = Clock::now() + limit;
     std::int64_t last = 0;

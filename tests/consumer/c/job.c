@@ -1,6 +1,6 @@
 /* Prints the mesh that the topology suggests, adds up one number of every rank, and passes another
  * one around. With the argument "killed" the last rank then kills itself: the other ranks get
- * ATOLL_PEER_LOST, and go on with a communicator of those that are left. */
+ * ATOLL_PEER_LOST, go on with a communicator of those that are left, and then rebuild the World. */
 #define _POSIX_C_SOURCE 200112L
 #include <atoll/plugin.h>
 /* A program may include both headers, in either order. */
@@ -82,6 +82,23 @@ static void pass_around(const job* job, atoll_communicator* comm) {
   printf("rank %d received %d from rank %d\n", (int)job->rank, (int)theirs, (int)last);
 }
 
+/* The ranks that are left form a World of their own. */
+static void rebuild(const job* last) {
+  int32_t ranks[64], epoch;
+  job next = *last;
+  atoll_communicator* all;
+  CHECK(atoll_world_regroup(last->world, NULL, &next.world));
+  CHECK(atoll_world_epoch(next.world, &epoch));
+  CHECK(atoll_world_rank(next.world, &next.rank));
+  CHECK(atoll_world_size(next.world, &next.size));
+  REQUIRE(epoch == 1 && next.rank == last->rank && next.size == last->size - 1);
+  for (int32_t rank = 0; rank < next.size; ++rank) ranks[rank] = rank;
+  CHECK(atoll_communicator_open_ranks(next.world, ranks, (size_t)next.size, NULL, &all));
+  sum(&next, all, (float)(next.size * (next.size + 1) / 2));
+  atoll_communicator_close(all);
+  atoll_world_close(next.world);
+}
+
 static void lose_last_rank(const job* job, atoll_communicator* comm) {
   int32_t survivors[64], lost = -1;
   size_t departed = 0;
@@ -108,8 +125,9 @@ static void lose_last_rank(const job* job, atoll_communicator* comm) {
   CHECK(
       atoll_communicator_open_ranks(job->world, survivors, (size_t)job->size - 1, &options, &rest));
   sum(job, rest, (float)(job->size * (job->size - 1) / 2));
-  printf("rank %d goes on\n", (int)job->rank);
   atoll_communicator_close(rest);
+  rebuild(job);
+  printf("rank %d goes on\n", (int)job->rank);
 }
 
 int main(int argc, char** argv) {

@@ -118,6 +118,7 @@ TEST_CASE("a wrong call returns a status, and its text names the argument") {
   refused(atoll_engine_seal(nullptr, nullptr, 1), "argument order is NULL");
   refused(atoll_compute_model_open(nullptr, nullptr), "argument model is NULL");
   refused(atoll_world_open_ranks(0, 2, nullptr, nullptr, nullptr, &world), "argument broadcast");
+  refused(atoll_world_regroup(nullptr, nullptr, &world), "argument old");
   CHECK(world == nullptr);
   atoll_world_close(nullptr);
   atoll_communicator_close(nullptr);
