@@ -54,35 +54,34 @@ void World::Impl::simulate(const SimulatedJob& job) {
 }
 
 launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point deadline) {
-  launch::Endpoint endpoint;
+  launch::Endpoint chosen;
   store::ServerOptions options;
   if (job.agreed) {
-    endpoint = *job.agreed;
-    options.listeners = store::listen_as_rank_0(endpoint, size);
-    if (endpoint.token.empty()) options.secret = net::random_token(token_bytes);
+    chosen = *job.agreed;
+    options.listeners = store::listen_as_rank_0(chosen, size);
+    if (chosen.token.empty()) options.secret = net::random_token(token_bytes);
   } else {
-    endpoint.host_id = own_host_id(config);
-    endpoint.addresses = {store::address_for(config.interface)};
-    endpoint.token = net::random_token(token_bytes);
-    options.listeners = store::listen_anywhere(endpoint);
+    chosen.host_id = own_host_id(config);
+    chosen.addresses = {store::address_for(config.interface)};
+    chosen.token = net::random_token(token_bytes);
+    options.listeners = store::listen_anywhere(chosen);
   }
-  options.token = endpoint.token;
+  options.token = chosen.token;
   options.size = size;
   options.rendezvous_timeout = config.rendezvous_timeout;
   options.cut_timeout = config.cut_timeout;
   options.heartbeat = config.heartbeat;
   options.loss_fails_job = config.failure_scope != "communicator";
   server = std::make_shared<store::Server>(std::move(options));
-  if (rendezvous) rendezvous->publish(launch::to_text(endpoint), deadline);
-  return endpoint;
+  if (rendezvous) rendezvous->publish(launch::to_text(chosen), deadline);
+  return chosen;
 }
 
 // Connects with the store. On failure, adds the lack of descriptors (rank 0) or a hint for torchrun
 // to the error.
-store::Admission World::Impl::enter(const launch::Endpoint& endpoint, const store::Join& identity,
-                                    Clock::time_point deadline) const {
+store::Admission World::Impl::enter(const store::Join& identity, Clock::time_point deadline) const {
   try {
-    return store::connect(store::addresses_of(endpoint), {endpoint.token, identity}, deadline);
+    return store::connect(store::addresses_of(*endpoint), {endpoint->token, identity}, deadline);
   } catch (const Error& problem) {
     std::string more = server ? server->lack_of_descriptors() : "";
     if (!server && launcher == "torchrun" && problem.code() == ErrorCode::timeout)
@@ -114,7 +113,7 @@ void World::Impl::join(launch::Job job) {
     endpoint->addresses.insert(endpoint->addresses.begin(), "127.0.0.1");
 
   const store::Join identity{rank, size, net::host_name(), static_cast<int>(::getpid())};
-  store::Admission admission = enter(*endpoint, identity, deadline);
+  store::Admission admission = enter(identity, deadline);
   // The secret of the job also authenticates the connections of backends.
   config.token = admission.answer.empty() ? endpoint->token : admission.answer;
   introduce(std::move(admission.socket));

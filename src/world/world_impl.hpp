@@ -59,8 +59,7 @@ struct World::Impl {
   // Takes the connection with the store, and exchanges with the other ranks where they run.
   void introduce(net::Fd socket);
   launch::Endpoint serve(const launch::Job& job, net::Clock::time_point deadline);
-  store::Admission enter(const launch::Endpoint& endpoint, const store::Join& identity,
-                         net::Clock::time_point deadline) const;
+  store::Admission enter(const store::Join& identity, net::Clock::time_point deadline) const;
   std::string local_address(const net::Fd& socket) const;
   Introduction introduction(std::vector<std::string> addresses) const;
   std::string encoded_process() const;  // encodes the Process of this rank

@@ -53,7 +53,9 @@ struct Options {
 
 // --- a rank ---
 
-float value_of(int rank, std::size_t i) { return static_cast<float>(rank + 1 + (i % 3)); }
+float value_of(int rank, std::size_t i) {
+  return static_cast<float>(static_cast<std::size_t>(rank) + 1 + (i % 3));
+}
 
 void run_collectives(atoll::World& world) {
   std::vector<int> ranks;

@@ -247,6 +247,14 @@ TEST_CASE("the time of a collective: rings, rails, limits") {
   const double transfer = time_of(model, "all_gather", 1 << 30, 16, 2).transfer_s;
   const double rate = (1 << 30) * 15.0 / 16 / transfer / 1e9;
   CHECK(rate == doctest::Approx(388 * 0.92).epsilon(0.01));
+  // A ring over two hosts is no faster than the links inside them, for large and for small tensors.
+  model.intra_gbyte_s = 22;
+  for (const char* collective : {"all_gather", "reduce_scatter", "all_reduce"}) {
+    for (const std::uint64_t bytes : {std::uint64_t{1} << 20, std::uint64_t{1} << 30})
+      CHECK(time_of(model, collective, bytes, 16, 2).transfer_s >=
+            time_of(model, collective, bytes, 8).transfer_s);
+  }
+  model.intra_gbyte_s = 1000;
   model.most_gbyte_s = rate / 2;
   CHECK(time_of(model, "all_gather", 1 << 30, 16, 2).transfer_s == doctest::Approx(2 * transfer));
   // More bytes never take less time; small tensors take no milliseconds.
