@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <utility>
 
 namespace busbw {
 namespace {
@@ -133,6 +135,9 @@ std::string_view column_name(DType dtype) noexcept { return traits_of(dtype).col
 
 std::optional<DType> dtype_from_name(std::string_view text) noexcept {
   if (text == "int") return DType::i32;
+  for (const auto& [number, dtype] :  // "fp16" and "float16"
+       {std::pair{"16", DType::f16}, {"32", DType::f32}, {"64", DType::f64}})
+    if (text == std::string("fp") + number || text == std::string("float") + number) return dtype;
   const auto found = std::ranges::find_if(
       all_dtypes, [&](DType one) { return column_name(one) == text || name(one) == text; });
   if (found == all_dtypes.end()) return std::nullopt;

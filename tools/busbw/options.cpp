@@ -302,10 +302,9 @@ void check(Options& o, const CLI::App& app) {
 
 constexpr cli::ForeignName foreign_flags[] = {
     {"--json (or -J FILE.json)", "csv"},
-    {"--json", "output"},
+    {"--json", "output format"},
     {"mpirun -n N", "np"},
-    {"--limit", "min-bw"},
-    {"--json", "format"},
+    {"--expect", "min-bw"},
 };
 
 // A hint for the programs of nccl-tests, whose names are words here.

@@ -259,7 +259,12 @@ void check(const Options& options) {
 }
 
 constexpr cli::ForeignName foreign_flags[] = {
-    {"--format", "of"}, {"--format", "output-format"}, {"--format matrix", "csv"}};
+    {"--format", "of output-format"},
+    {"--format matrix", "csv topo m"},
+    {"--from (a file or a machine of the catalog)", "input i"},
+    {"--cluster", "machine preset"},
+    {"--doctor", "check diagnose"},
+    {"--format env", "nccl-env env-vars"}};
 
 }  // namespace
 

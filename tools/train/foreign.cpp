@@ -78,7 +78,7 @@ constexpr cli::ForeignName flags_of_others[] = {
     {"--warmup-steps", "lr-scheduler.warmup-steps lr-warmup-iters warmup warmup-iters"},
     {"ATOLL_DETERMINISTIC=1", "full-determinism"},
     {"atoll-data --field", "dataset-text-field text-column"},
-    {"atoll-data --template", "chat-template-path chat-template"},
+    {"atoll-data --template", "chat-template-path chat-template template"},
     {"atoll-train evaluate MODEL before the run", "eval-on-start"},
     {"atoll-watch --dir", "logging-dir"},
     {"atoll-watch", "report-to wandb-project metrics.enable-wandb"},

@@ -18,6 +18,8 @@ TEST_CASE("names go both ways") {
   }
   CHECK(!collective_from_name("allreduce"));
   CHECK(!op_from_name("none"));
+  CHECK(busbw::dtype_from_name("float16") == atoll::DType::f16);
+  CHECK(busbw::dtype_from_name("fp64") == atoll::DType::f64);
   CHECK(!busbw::dtype_from_name("f8e4m3"));
 }
 

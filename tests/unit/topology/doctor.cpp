@@ -130,8 +130,8 @@ TEST_CASE("report: without a fault, the verdict says so, and why checks were not
                       {"acs", "", CheckStatus::not_checked, "needs root"}};
   diagnosis.findings = {{"rails_assumed", Severity::info, {}, "", "", ""}};
   CHECK(to_report(diagnosis).starts_with(
-      "nothing found that would make it slow (1 info); not made of 4 checks: 2 without "
-      "GPUs, NICs, ranks or the like to examine, 1 for lack of facts\n\ninformation\n"));
+      "nothing found that would make it slow (1 info); 1 of 4 checks made; not made: 2 (no "
+      "GPUs, NICs, ranks or the like to examine), 1 (facts are missing)\n\ninformation\n"));
 }
 
 TEST_CASE("report: colours only where they are asked for, and never those of a file") {

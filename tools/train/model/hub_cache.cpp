@@ -51,9 +51,9 @@ fs::path cached_model(const std::string& name) {
   if (fs::exists(snapshot / "config.json")) return snapshot;
   fail(ErrorCode::not_found,
        "model {}: {} does not exist: download it with `hf download {}{}`, or set HF_HUB_CACHE to "
-       "the cache that has it; a folder with config.json works as well",
+       "the cache that has it; there is no folder {} with config.json either",
        name, (snapshot / "config.json").string(), repository,
-       at < name.size() ? " --revision " + revision : "");
+       at < name.size() ? " --revision " + revision : "", name);
 }
 
 }  // namespace train

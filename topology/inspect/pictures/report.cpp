@@ -123,9 +123,11 @@ std::string verdict(const Diagnosis& diagnosis, Colour colour) {
         return check.status == CheckStatus::not_checked && has_nothing_to_examine(check.reason);
       }));
   const std::size_t blind = count(diagnosis, CheckStatus::not_checked) - idle;
-  if (idle + blind > 0) text += fmt::format("; not made of {}: ", plural(checks, "check"));
-  if (idle > 0) text += fmt::format("{} without GPUs, NICs, ranks or the like to examine", idle);
-  if (blind > 0) text += fmt::format("{}{} for lack of facts", idle > 0 ? ", " : "", blind);
+  if (idle + blind > 0)
+    text +=
+        fmt::format("; {} of {} made; not made:", checks - idle - blind, plural(checks, "check"));
+  if (idle > 0) text += fmt::format(" {} (no GPUs, NICs, ranks or the like to examine)", idle);
+  if (blind > 0) text += fmt::format("{} {} (facts are missing)", idle > 0 ? "," : "", blind);
   return paint(colour, Ink::bold, text);
 }
 
