@@ -53,8 +53,8 @@ struct SimulatedJob {
 // A thread of rank 0 serves the store over TCP, and every rank keeps one connection to it. If a
 // process ends without leaving the job, the store notices and immediately tells every rank which
 // one was lost. Config::failure_scope says what this ends: the job, or the communicators that
-// contain the rank. The loss of rank 0 always ends the job.
-// Otherwise the living ranks can form a new World (regroup()); a World itself never changes.
+// contain the rank. The loss of rank 0 ends the job, unless atoll-store serves the store.
+// After a loss the living ranks can form a new World (regroup()); a World itself never changes.
 //
 // A World changes nothing outside itself, unless Config::owns_process asks for it: it installs no
 // handlers, sets no variables, never ends the process, and its threads end with it.
@@ -109,8 +109,8 @@ class ATOLL_API World {
     std::string tag{};
     int needed = 1;     // ranks of a whole replica; equal for all processes with the tag
     int min_ranks = 1;  // with fewer ranks in whole replicas, no epoch begins
-    // Time from the first call of regroup() until the epoch begins without the ranks that are
-    // alive, but have not called it.
+    // Equal on all ranks. Time from the first call of regroup() until the epoch begins without the
+    // ranks that are alive, but have not called it.
     std::chrono::milliseconds grace{10'000};
   };
   // Rebuilds the World after a loss, or when the program wants it: the living ranks form the next
@@ -121,6 +121,7 @@ class ATOLL_API World {
   // epoch has called regroup(), has left or is lost, or `grace` is over. The ranks of the new World
   // are dense: ranks of the last epoch in their order, then new processes (enter()). Keys, tickets
   // and callbacks do not pass to the new World.
+  // An epoch that fail() has ended can be followed by another one as well.
   // Needs Config::failure_scope "communicator". Throws Error(mismatch) if this rank is not on the
   // list: the epoch began without it, or its replica is not whole. Throws Error(aborted) on all
   // ranks if fewer than `min_ranks` are left. Throws Error(timeout) if the store cannot be reached:
@@ -129,7 +130,9 @@ class ATOLL_API World {
   static World regroup(World& old) { return regroup(old, Regroup()); }
   // Enters a running job as a new process: waits at the store of ATOLL_ADDR, with the secret in
   // ATOLL_TOKEN, until ranks of the job regroup. Waits without a time limit once it has reached the
-  // store. The process can be started long before it is needed. Errors as regroup().
+  // store. The process can be started long before it is needed. Errors as regroup(), and
+  // Error(mismatch) if Config::timeout or Config::check differs from that of the ranks. If the ranks
+  // have ATOLL_LOCAL_RANK, it needs one that is free on its host.
   static World enter(const Regroup& wish, Config config = Config::from_env());
   static World enter() { return enter(Regroup()); }
 
@@ -164,8 +167,9 @@ class ATOLL_API World {
   const Config& config() const;
   const std::vector<HostInfo>& hosts() const;        // hosts of the job, by lowest rank
   const std::vector<Placement>& placements() const;  // placement of each rank
-  int epoch() const;  // 0 for the World that the launcher starts; each regroup() adds 1
-  // By rank: its rank in the World before; -1: a new process. Empty in epoch 0.
+  int epoch() const;  // 0 for the World that the launcher starts; each epoch that begins adds 1
+  // By rank: its rank in the World that the program had before; -1: a new process. Empty in epoch
+  // 0.
   const std::vector<int>& former_ranks() const;
 
   // Stores a value for all ranks and overwrites an earlier one. Keys have 1 to 256 bytes and values
@@ -212,10 +216,10 @@ class ATOLL_API World {
   }
   // Leaves the job while the other ranks go on, which learn that this rank has left, and not that
   // it was lost. Meshes, communicators and engines must be destroyed before. Afterwards the World
-  // can only be destroyed. Throws Error(invalid_argument) on rank 0, which serves the store.
+  // can only be destroyed. Throws Error(invalid_argument) on the rank that serves the store.
   void leave();
-  // The ranks that have left by leave(), or were lost while Config::failure_scope is
-  // "communicator".
+  // The ranks that have left by leave(), or that were lost or have called regroup() while
+  // Config::failure_scope is "communicator".
   std::vector<int> departed() const;
 
   // The reason why the job failed; empty if it has not.

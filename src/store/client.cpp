@@ -130,8 +130,16 @@ std::string apply(int socket, const Application& application, Clock::time_point 
                           : encode_frame(Kind::join, 0, encode(application.join)),
                 joined_by);
   const bool is_new = candidacy && candidacy->is_new();
-  const Message message = receive_message(socket, candidacy ? max_answer_bytes : max_join_bytes,
-                                          is_new ? Clock::time_point::max() : joined_by);
+  Message message;
+  try {
+    message = receive_message(socket, candidacy ? max_answer_bytes : max_join_bytes,
+                              is_new ? Clock::time_point::max() : joined_by);
+  } catch (const Error& error) {
+    if (!candidacy || error.code() != ErrorCode::peer_lost) throw;
+    throw make_error(ErrorCode::aborted,
+                     "{}: the store was lost while this process waited for the next epoch",
+                     named(*candidacy));
+  }
   const Answer answer = decode_answer(message.body);
   if (message.kind == Kind::refusal) {
     throw Error(answer.problem.value_or(ErrorCode::mismatch), std::string(answer.payload));

@@ -60,6 +60,7 @@ void Connection::wait(std::chrono::seconds cut_timeout) noexcept {
 
 void Connection::join(Epoch& epoch, int rank, std::chrono::seconds cut_timeout) noexcept {
   net::notice_cut(socket_.get(), cut_timeout);
+  hear();
   epoch_ = &epoch;
   rank_ = rank;
   stage_ = Stage::joined;
@@ -78,7 +79,7 @@ bool Connection::receive() {
   if (received < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
   if (received == 0) return false;
   input_.append(chunk.data(), static_cast<std::size_t>(received));
-  heard_ = net::Clock::now();
+  hear();
   return true;
 }
 
@@ -135,7 +136,9 @@ bool Connection::send_front() {
   return true;
 }
 
+// A peer that reads a long answer gives a sign of life.
 void Connection::flush() {
+  const bool has_waited = is_watching_output_;
   while (!output_.empty()) {
     if (!send_front()) {
       if (errno == EINTR) continue;
@@ -145,6 +148,7 @@ void Connection::flush() {
       sent_ = 0;
       break;
     }
+    if (has_waited) hear();
     if (sent_ < output_.front().size()) continue;
     output_.pop_front();
     sent_ = 0;

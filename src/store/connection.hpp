@@ -44,7 +44,9 @@ class Connection {
   bool is_open() const noexcept { return static_cast<bool>(socket_); }
   void close() noexcept;
   net::Clock::time_point opened() const noexcept { return opened_; }
-  net::Clock::time_point heard() const noexcept { return heard_; }  // when the last data came
+  // When the peer gave the last sign of life.
+  net::Clock::time_point heard() const noexcept { return heard_; }
+  void hear() noexcept { heard_ = net::Clock::now(); }
   std::string peer_name() const;  // address of the peer, for messages
 
   Stage stage() const noexcept { return stage_; }

@@ -30,8 +30,10 @@ std::string encode(const Candidacy& candidacy) {
   return Packer()
       .number(candidacy.epoch)
       .number(packed(candidacy.rank))
+      .number(packed(candidacy.former))
       .text(candidacy.host)
       .number(static_cast<std::uint32_t>(candidacy.pid))
+      .text(candidacy.settings)
       .text(candidacy.tag)
       .number(candidacy.needed)
       .number(candidacy.min_ranks)
@@ -44,8 +46,10 @@ Candidacy decode_candidacy(std::string_view body) {
   Candidacy result;
   result.epoch = in.number();
   result.rank = unpacked(in.number());
+  result.former = unpacked(in.number());
   result.host = in.text(max_host_bytes);
   result.pid = static_cast<int>(in.number());
+  result.settings = in.text(max_key_bytes);
   result.tag = in.text(max_key_bytes);
   result.needed = in.number();
   result.min_ranks = in.number();

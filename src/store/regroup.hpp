@@ -16,9 +16,11 @@ namespace atoll_v1::atoll::store {
 // explains the last four members.
 struct Candidacy {
   std::uint32_t epoch = 0;
-  int rank = -1;  // rank in `epoch`; -1: a new process, which belongs to no epoch
+  int rank = -1;    // rank in `epoch`; -1: a new process, which belongs to no epoch
+  int former = -1;  // rank in the World that the program had before; -1: none
   std::string host{};
   int pid = 0;
+  std::string settings{};  // that must be equal on all ranks
   std::string tag{};
   std::uint32_t needed = 1;
   std::uint32_t min_ranks = 1;
@@ -35,7 +37,7 @@ Candidacy decode_candidacy(std::string_view body);
 struct Seat {
   std::uint32_t epoch = 0;
   int rank = 0;
-  std::vector<int> former_ranks{};  // by rank: the rank in the epoch before; -1: a new process
+  std::vector<int> former_ranks{};  // by rank: Candidacy::former
   std::string secret{};  // secret of a store on a local socket, for ranks without a token
 };
 std::string encode(const Seat& seat);

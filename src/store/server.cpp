@@ -45,9 +45,11 @@ constexpr std::uint64_t wake_id = 0;
 constexpr int beats_per_limit = 4;
 constexpr std::uint64_t no_poll = std::numeric_limits<std::uint64_t>::max();
 
-std::size_t stranger_limit(int size, std::size_t wanted) {
+// A rank that asks for the next epoch has two connections for a moment.
+std::size_t stranger_limit(int size, bool has_epochs, std::size_t wanted) {
   const std::size_t descriptors = net::raise_descriptor_limit();
-  const std::size_t needed = static_cast<std::size_t>(size) + other_descriptors;
+  const std::size_t needed =
+      static_cast<std::size_t>(size) * (has_epochs ? 2 : 1) + other_descriptors;
   if (descriptors < needed + fewest_strangers) {
     log::warn(
         "rank 0 may open {} descriptors, but {} ranks need about {}: raise the hard limit "
@@ -69,7 +71,7 @@ Server::Server(ServerOptions options)
       next_beat_(options_.loss_fails_job || options_.heartbeat.count() == 0
                      ? Clock::time_point::max()
                      : begin_),
-      stranger_limit_(stranger_limit(options_.size, options_.strangers)),
+      stranger_limit_(stranger_limit(options_.size, !options_.loss_fails_job, options_.strangers)),
       next_id_(options_.listeners.size() + 1) {
   epochs_.emplace_back(0u, options_.size, &Server::reply);
   epoll_event wanted{};
@@ -129,7 +131,8 @@ Clock::time_point Server::finish_deadline() const {
   const Clock::rep ticks = finish_deadline_;
   if (ticks == 0) return Clock::time_point::max();
   const Clock::time_point deadline{Clock::duration(ticks)};
-  return newest().failure ? std::min(deadline, newest().failed_at + failed_patience) : deadline;
+  const bool ends_soon = newest().failure && !a_rank_waits();
+  return ends_soon ? std::min(deadline, newest().failed_at + failed_patience) : deadline;
 }
 
 bool Server::done(Clock::time_point now) const {
@@ -204,7 +207,8 @@ void Server::beat(Clock::time_point now) {
   std::vector<std::uint64_t> silent;
   for (auto& [id, connection] : members_) {
     if (connection.epoch() == nullptr || !connection.is_open()) continue;
-    if (!is_late && connection.heard() + options_.heartbeat < now) {
+    if (is_late) connection.hear();
+    if (connection.heard() + options_.heartbeat < now) {
       silent.push_back(id);
     } else {
       connection.send(Kind::question, no_poll, std::nullopt, nothing);
@@ -212,9 +216,11 @@ void Server::beat(Clock::time_point now) {
   }
   for (const std::uint64_t id : silent) {
     Connection& connection = members_.at(id);
-    log::warn("{} has given no sign of life for {} s: it counts as lost",
-              connection.epoch()->roster.named(connection.rank()),
-              std::chrono::duration<double>(options_.heartbeat).count());
+    const std::string why = fmt::format("{} has given no sign of life for {} s: it counts as lost",
+                                        connection.epoch()->roster.named(connection.rank()),
+                                        std::chrono::duration<double>(options_.heartbeat).count());
+    log::warn("{}", why);
+    notify(connection, Error(ErrorCode::peer_lost, why));
     close(connection);
     members_.erase(id);
   }

@@ -30,8 +30,15 @@ void Server::handle_regroup(Connection& connection, const Frame& frame) {
   if (!wish.is_new() && !epoch_deadline_) epoch_deadline_ = Clock::now() + wish.grace;
   const int rank = wish.rank;
   candidates_.push_back({&connection, frame.request, std::move(wish)});
-  // The others learn of it, because the epoch cannot go on without this rank.
-  if (rank >= 0) go(newest(), rank, Peer::State::regrouped, true);
+  if (rank < 0) return;
+  // Its World has ended on this rank. The others learn of it, because the epoch cannot go on.
+  for (auto& [id, member] : members_) {
+    if (member.epoch() != &newest() || member.rank() != rank) continue;
+    newest().table.forget(member);
+    member.close();
+  }
+  std::erase_if(members_, [](const auto& member) { return !member.second.is_open(); });
+  go(newest(), rank, Peer::State::regrouped, true);
 }
 
 // Returns why a process cannot wait for the next epoch; "" if it can.
@@ -66,8 +73,25 @@ bool Server::a_rank_waits() const {
                              [](const Candidate& candidate) { return !candidate.wish.is_new(); });
 }
 
+// A new process whose settings differ would end the epoch with an error of all ranks.
+void Server::refuse_other_settings() {
+  const auto rank = std::ranges::find_if(
+      candidates_, [](const Candidate& candidate) { return !candidate.wish.is_new(); });
+  if (rank == candidates_.end()) return;
+  const std::string settings = rank->wish.settings;
+  std::erase_if(candidates_, [&](const Candidate& candidate) {
+    if (!candidate.wish.is_new() || candidate.wish.settings == settings) return false;
+    candidate.connection->send(
+        Kind::refusal, candidate.request, ErrorCode::mismatch,
+        shared(fmt::format("{}: its settings ({}) differ from those of the ranks ({})",
+                           named(candidate.wish), candidate.wish.settings, settings)));
+    return true;
+  });
+}
+
 void Server::begin_epoch() {
   epoch_deadline_.reset();
+  refuse_other_settings();
   std::vector<Candidacy> wishes;
   std::uint32_t fewest = 1;
   for (const Candidate& candidate : candidates_) {
@@ -77,19 +101,22 @@ void Server::begin_epoch() {
   std::vector<Candidate> chosen;
   for (const std::size_t i : choose(wishes)) chosen.push_back(candidates_[i]);
   Epoch& last = newest();
+  const bool has_state = std::ranges::any_of(
+      chosen, [](const Candidate& candidate) { return !candidate.wish.is_new(); });
+  if (!has_state || chosen.size() < fewest) {
+    const std::string why =
+        fmt::format("no epoch {}: {} of {} ranks are left in whole replicas, and min_ranks is {}",
+                    last.number + 1, has_state ? chosen.size() : 0, last.roster.size(), fewest);
+    declare(last, ErrorCode::aborted, why);
+    return turn_away(ErrorCode::aborted, why);
+  }
+  seat(chosen);
   if (last.roster.any(Peer::State::present)) {
     declare(last, ErrorCode::timeout,
             fmt::format("epoch {} began without {}, because they did not call World::regroup() in "
                         "time",
                         last.number + 1, last.roster.named(Peer::State::present)));
   }
-  if (chosen.size() < fewest) {
-    return turn_away(ErrorCode::aborted,
-                     fmt::format("no epoch {}: {} of {} ranks are left in whole replicas, and "
-                                 "min_ranks is {}",
-                                 last.number + 1, chosen.size(), last.roster.size(), fewest));
-  }
-  seat(chosen);
   turn_away(ErrorCode::mismatch,
             fmt::format("epoch {} began without this rank, because its replica is not whole or has "
                         "more ranks than it needs",
@@ -101,7 +128,7 @@ void Server::seat(const std::vector<Candidate>& chosen) {
   const int size = static_cast<int>(chosen.size());
   Epoch& epoch = epochs_.emplace_back(newest().number + 1, size, &Server::reply);
   Seat seat{epoch.number, 0, {}, options_.secret};
-  for (const Candidate& candidate : chosen) seat.former_ranks.push_back(candidate.wish.rank);
+  for (const Candidate& candidate : chosen) seat.former_ranks.push_back(candidate.wish.former);
   for (const Candidate& candidate : chosen) {
     epoch.roster.join(seat.rank, candidate.wish.host, candidate.wish.pid);
     candidate.connection->join(epoch, seat.rank, options_.cut_timeout);

@@ -103,7 +103,11 @@ void Server::handle_join(Connection& connection, const Frame& frame) {
   const Join join = decode_join(frame.body);
   Epoch& epoch = newest();
   Roster& roster = epoch.roster;
+  const bool had_left = join.rank >= 0 && join.rank < roster.size() &&
+                        roster[join.rank].state == Peer::State::departed;
   if (epoch.number > 0) {
+    // The rank may join the next job at this address (see below).
+    if (had_left && finish_deadline_ != 0) return close(connection);
     return refuse(connection,
                   fmt::format("rank {} of {} (host {}, pid {}): the job goes on in epoch {}; a new "
                               "process enters it with World::enter()",
@@ -121,7 +125,7 @@ void Server::handle_join(Connection& connection, const Frame& frame) {
   const Peer::State state = roster[join.rank].state;
   // A rank that has left this job may already join the next one at the same address. Without an
   // answer it tries again, until the next store listens.
-  if (state == Peer::State::departed) return close(connection);
+  if (had_left) return close(connection);
   if (state != Peer::State::absent) {
     return refuse(connection, fmt::format("rank {} (host {}, pid {}): {} has already joined the "
                                           "job; give every process another rank (ATOLL_RANK)",

@@ -98,6 +98,10 @@ void World::Impl::join(launch::Job job) {
   require(!is_external || job.agreed.has_value(),
           "ATOLL_STORE=external: set ATOLL_ADDR (host:port of atoll-store) and ATOLL_TOKEN (the "
           "secret of the job)");
+  require(
+      !is_external || config.failure_scope == "communicator",
+      "ATOLL_STORE=external: set ATOLL_FAILURE_SCOPE=communicator on all ranks, since the job goes "
+      "on after a loss");
   if (rank == 0 && !is_external) {
     try {
       endpoint = serve(job, deadline);

@@ -13,7 +13,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-store::Candidacy candidacy_of(const World::Regroup& wish, std::string_view call) {
+store::Candidacy candidacy_of(const World::Regroup& wish, const Config& config,
+                              std::string_view call) {
   require(wish.tag.size() <= store::max_key_bytes,
           "World::{}: a tag of {} bytes; at most {} are allowed", call, wish.tag.size(),
           store::max_key_bytes);
@@ -22,7 +23,13 @@ store::Candidacy candidacy_of(const World::Regroup& wish, std::string_view call)
           wish.min_ranks, wish.grace.count());
   require(wish.needed == 1 || !wish.tag.empty(),
           "World::{}: a replica of {} ranks needs a tag that names it", call, wish.needed);
+  require(config.failure_scope == "communicator",
+          "World::{}: with ATOLL_FAILURE_SCOPE=\"{}\" the first failure ends the job; set it to "
+          "communicator",
+          call, config.failure_scope);
   store::Candidacy result;
+  result.settings =
+      fmt::format("ATOLL_TIMEOUT={}, ATOLL_CHECK=\"{}\"", config.timeout.count(), config.check);
   result.host = net::host_name();
   result.pid = static_cast<int>(::getpid());
   result.tag = wish.tag;
@@ -72,13 +79,9 @@ World World::Impl::take_seat(const Impl& last, store::Candidacy candidacy) {
 World World::regroup(World& old, const Regroup& wish) {
   Impl& last = old.joined();
   require(last.endpoint.has_value(), "World::regroup: a job of one process has no store");
-  require(last.config.failure_scope == "communicator",
-          "World::regroup: with ATOLL_FAILURE_SCOPE=\"{}\" the first failure ends the job; set it "
-          "to communicator",
-          last.config.failure_scope);
-  store::Candidacy candidacy = candidacy_of(wish, "regroup");
+  store::Candidacy candidacy = candidacy_of(wish, last.config, "regroup");
   candidacy.epoch = last.epoch;
-  candidacy.rank = last.rank;
+  candidacy.rank = candidacy.former = last.rank;
   last.store->end(Error(ErrorCode::aborted,
                         fmt::format("rank {}: World::regroup() has ended this World", last.rank)));
   return Impl::take_seat(last, std::move(candidacy));
@@ -86,7 +89,7 @@ World World::regroup(World& old, const Regroup& wish) {
 
 World World::enter(const Regroup& wish, Config config) {
   log::set_level(log::level_from_name(config.log));
-  store::Candidacy candidacy = candidacy_of(wish, "enter");
+  store::Candidacy candidacy = candidacy_of(wish, config, "enter");
   Impl before(std::move(config), "explicit", 0, 1);
   before.endpoint = launch::configured_endpoint(before.config);
   require(

@@ -4,6 +4,7 @@
 
 #include "atoll/config.hpp"
 #include "core/errors.hpp"
+#include "core/settings.hpp"
 #include "store/server.hpp"
 #include "world/endpoint.hpp"
 #include "world/launch.hpp"
@@ -21,6 +22,10 @@ StoreServer::StoreServer(const Options& options) : impl_(std::make_unique<Impl>(
   config.rank = 0;  // which may choose a port
   config.addr = options.address;
   config.token = options.token;
+  config.rendezvous_timeout = options.rendezvous_timeout;
+  config.cut_timeout = options.cut_timeout;
+  config.heartbeat = options.heartbeat;
+  require_valid(config);
   const auto endpoint = launch::configured_endpoint(config);
   require(endpoint.has_value(), "a store needs an address (host:port) and a token");
   impl_->endpoint = *endpoint;

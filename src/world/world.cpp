@@ -123,7 +123,7 @@ World::~World() {
 
 void World::leave() {
   Impl& world = joined();
-  require(world.rank != 0 || world.size == 1,
+  require(!world.server || world.size == 1,
           "World::leave: rank 0 serves the store of the job, so it cannot leave before the others");
   require(world.holds.use_count() == 1,
           "World::leave: destroy the meshes, axes, communicators and engines of this World before");

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -9,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "atoll/log.hpp"
+#include "atoll/config.hpp"
 #include "atoll/tooling/store.hpp"
 #include "cli/cli.hpp"
 
@@ -41,7 +42,9 @@ std::optional<atoll::StoreServer::Options> parse(int argc, char** argv) {
       ->capture_default_str();
   app.footer(
       "ATOLL_TOKEN is the secret of the job. The ranks need it as well, and ATOLL_STORE=external, "
-      "ATOLL_ADDR=HOST:PORT and ATOLL_FAILURE_SCOPE=communicator.\n\n"
+      "ATOLL_ADDR=HOST:PORT and ATOLL_FAILURE_SCOPE=communicator. The store reads ATOLL_HEARTBEAT "
+      "and "
+      "ATOLL_CUT_TIMEOUT as well.\n\n"
       "Examples:\n"
       "  ATOLL_TOKEN=secret atoll-store --address node0:29400 --ranks 16\n\n"
       "Exit status: 0 when no rank is left, 1 if the store cannot be served, 2 for wrong flags.");
@@ -55,10 +58,12 @@ std::optional<atoll::StoreServer::Options> parse(int argc, char** argv) {
     throw std::runtime_error(cli::complaint(app, error, foreign_flags));
   }
   options.rendezvous_timeout = std::chrono::seconds(seconds);
-  const char* const token = std::getenv("ATOLL_TOKEN");
-  if (token == nullptr || *token == 0)
+  const atoll::Config config = atoll::Config::from_env();
+  if (config.token.empty())
     throw std::runtime_error("set ATOLL_TOKEN to the secret of the job, as on its ranks");
-  options.token = token;
+  options.token = config.token;
+  options.cut_timeout = config.cut_timeout;
+  options.heartbeat = config.heartbeat;
   return options;
 }
 

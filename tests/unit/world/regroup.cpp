@@ -60,9 +60,11 @@ store::Candidacy candidate(int rank, std::string tag = "", std::uint32_t needed 
 class RankProcess {
  public:
   RankProcess(const atoll_test::ReservedPort& port, int rank, int size,
-              const std::function<void(World&, int out)>& body)
+              const std::function<void(World&, int out)>& body,
+              std::chrono::seconds heartbeat = 10s)
       : child_([&](int out) {
           atoll::Config config = config_of(port);
+          config.heartbeat = heartbeat;
           config.rank = rank;
           config.size = size;
           auto world = World::from_env(config);
@@ -101,10 +103,12 @@ TEST_CASE(
 TEST_CASE("messages about epochs survive encoding, and wrong ones are refused") {
   store::Candidacy wish = candidate(3, "left", 2);
   wish.epoch = 7;
+  wish.former = 5;
   wish.host = "here";
   wish.grace = 5s;
   const store::Candidacy same = store::decode_candidacy(store::encode(wish));
   CHECK(store::named(same) == "rank 3 of epoch 7 (host here, pid 0)");
+  CHECK(same.former == 5);
   CHECK(same.tag == "left");
   CHECK(same.needed == 2);
   CHECK(same.grace == 5s);
@@ -202,10 +206,26 @@ TEST_CASE("fewer ranks than min_ranks begin no epoch") {
   });
 }
 
+TEST_CASE("ranks can rebuild a World that has failed") {
+  run(2, [](World& first) {
+    first.barrier();
+    if (first.rank() == 1) first.fail("a rank gives up");
+    CHECK(has(error_of([&] { first.get("never", 10s); }), "a rank gives up"));
+    auto next = World::regroup(first);
+    CHECK(sum_of_ones(next) == 2.0f);
+  });
+}
+
 TEST_CASE("wrong calls of regroup() and enter()") {
   auto alone = atoll_test::single_rank();
   CHECK(has(error_of([&] { World::regroup(alone); }), "a job of one process has no store"));
-  CHECK(has(error_of([] { World::enter({}, atoll::Config()); }), {"ATOLL_ADDR", "ATOLL_TOKEN"}));
+  CHECK(has(error_of([] { World::enter({}, atoll::Config()); }), "ATOLL_FAILURE_SCOPE"));
+  CHECK(has(error_of([] {
+              atoll::Config config;
+              survive(config);
+              World::enter({}, config);
+            }),
+            {"ATOLL_ADDR", "ATOLL_TOKEN"}));
   atoll_test::run_thread_ranks(2, [](World& world) {
     CHECK(has(error_of([&] { World::regroup(world); }), "ATOLL_FAILURE_SCOPE"));
   });
@@ -257,4 +277,43 @@ TEST_CASE("processes: a rank that is killed while it waits for the next epoch is
   ::kill(one.child().pid(), SIGKILL);
   CHECK(zero.child().line() == "0 of 2: 2");
   CHECK(two.child().line() == "1 of 2: 2");
+}
+
+TEST_CASE("processes: a new process with other settings is refused, and the ranks go on") {
+  const atoll_test::ReservedPort port;
+  const auto body = [&](World& first, int out) {
+    first.barrier();
+    ::dprintf(out, "ready\n");
+    std::this_thread::sleep_for(1s);
+    auto next = World::regroup(first);
+    ::dprintf(out, "%d of %d: %g\n", next.rank(), next.size(), sum_of_ones(next));
+  };
+  RankProcess zero(port, 0, 2, body), one(port, 1, 2, body);
+  for (RankProcess* rank : {&zero, &one}) CHECK(rank->child().line() == "ready");
+  ChildProcess other([&](int out) {
+    atoll::Config config = RankProcess::config_of(port);
+    config.timeout = 7s;
+    ::dprintf(out, "%s\n", error_of([&] { World::enter({}, config); }).c_str());
+  });
+  CHECK(has(other.line(), {"mismatch", "ATOLL_TIMEOUT=7", "ATOLL_TIMEOUT=20"}));
+  CHECK(zero.child().line() == "0 of 2: 2");
+  CHECK(one.child().line() == "1 of 2: 2");
+}
+
+TEST_CASE("processes: a stopped rank counts as lost after the heartbeat, and learns it") {
+  const atoll_test::ReservedPort port;
+  const auto body = [&](World& first, int out) {
+    first.barrier();
+    ::dprintf(out, "ready\n");
+    if (first.rank() == 1) ::raise(SIGSTOP);
+    const std::string error = error_of([&] { first.exchange("key", ""); });
+    ::dprintf(out, "%s\n", error.c_str());
+    if (first.rank() == 0) ::dprintf(out, "%d\n", World::regroup(first).size());
+  };
+  RankProcess zero(port, 0, 2, body, 1s), one(port, 1, 2, body, 1s);
+  for (RankProcess* rank : {&zero, &one}) CHECK(rank->child().line() == "ready");
+  CHECK(has(zero.child().line(), {"peer lost", "rank 1", "was lost"}));
+  CHECK(zero.child().line() == "1");
+  ::kill(one.child().pid(), SIGCONT);
+  CHECK(has(one.child().line(), {"peer lost", "rank 1", "no sign of life for 1 s"}));
 }
