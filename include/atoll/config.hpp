@@ -27,7 +27,8 @@ struct ATOLL_API Config {
   // which rank 0 logs.
   std::string addr;
   std::string token;  // secret shared by all ranks of the job
-  // Who serves the store. "" or "rank0": rank 0. "external": the program atoll-store, at `addr`.
+  // The process that serves the store. "" or "rank0": rank 0 does. "external": the program
+  // atoll-store does, at `addr`.
   // Equal on all ranks.
   std::string store;
   int port = 0;  // port of the store under torchrun; 0 means MASTER_PORT + 1

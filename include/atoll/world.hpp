@@ -102,7 +102,7 @@ class ATOLL_API World {
   static World from_exchange(int rank, int size, Put put, Get get,
                              Config config = Config::from_env());
 
-  // What a process asks for when it wants a place in the next epoch of the job.
+  // The conditions under which a process wants to be a rank of the next epoch of the job.
   struct Regroup {
     // The replica of the model to which this process belongs, up to 256 bytes; "": the process is a
     // replica alone. The epoch contains whole replicas only.

@@ -1,5 +1,5 @@
-// What ranks and new processes ask of the store when a World is rebuilt, and which of them form the
-// next one.
+// The requests that ranks and new processes send to the store when a World is rebuilt, and the
+// choice of those that form the next World.
 #pragma once
 
 #include <chrono>

@@ -95,7 +95,7 @@ TEST_CASE("progress: a log has the first, every N-th and the last step") {
     CHECK(text.find(step) != std::string::npos);
   }
   CHECK(text.find('\x1b') == std::string::npos);
-  // Of slow steps, a line is due every 30 s.
+  // While steps are slow, the log gets a line every 30 s.
   using namespace std::chrono_literals;
   train::ProgressPacer slow({.surface = train::Surface::log, .total_steps = 100, .every = 10});
   CHECK(slow.step(step_record(1, 1), {}, {}));

@@ -56,7 +56,7 @@ store::Candidacy candidate(int rank, std::string tag = "", std::uint32_t needed 
   return result;
 }
 
-// A rank of a job in a process of its own.
+// Runs one rank of a job in a child process.
 class RankProcess {
  public:
   RankProcess(const atoll_test::ReservedPort& port, int rank, int size,
