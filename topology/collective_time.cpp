@@ -147,7 +147,8 @@ double limited(const FabricModel& model, double rate, double part) {
   return model.most_gbyte_s > 0 ? std::min(rate, model.most_gbyte_s * part) : rate;
 }
 
-// The time by the table of efficiencies, or of a constant efficiency over TCP.
+// Returns the time that the bytes take on the links, in seconds. The efficiency of RDMA is taken
+// from a table of measurements, that of TCP is a constant.
 double throughput_s(const FabricModel& model, const CollectiveShape& shape, const Ring& ring) {
   const double hosts = shape.hosts, per_host = static_cast<double>(shape.ranks) / hosts;
   const auto [wire, part] = nics_of(model, per_host);

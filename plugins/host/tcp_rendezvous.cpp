@@ -301,7 +301,7 @@ void Rendezvous::turn() {
   expire(now);
 }
 
-// Ends the steps whose time is over.
+// Drops incoming connections and continues attempts to connect whose deadline has passed.
 void Rendezvous::expire(Clock::time_point now) {
   for (auto& queue : incoming_) {
     while (!queue.empty() && queue.front().deadline <= now) drop(queue.front());

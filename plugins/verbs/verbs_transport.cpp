@@ -296,7 +296,7 @@ bool VerbsTransport::part(Peer& peer) try {
   return true;
 }
 
-// Returns the peers whose adapters have not taken everything.
+// Returns the peers whose adapters have not acknowledged all data that this rank sent to them.
 std::vector<int> VerbsTransport::undelivered() {
   std::vector<int> result;
   poll();

@@ -227,7 +227,8 @@ void LiveSave::finish_part(Part& part) {
   changed_.notify_all();
 }
 
-// A copy that was decided early is made even if its unit is written by then.
+// On a GPU, an enqueued copy of a part runs even if the part was written to the file before. So its
+// memory is freed only after the copy.
 void LiveSave::free_copies() {
   for (Part& part : parts_) {
     const bool is_made = !limits_.decides_early || part.ready.happened();

@@ -54,7 +54,7 @@ std::uint64_t Departures::subscribe(Callback callback) {
     std::mutex mutex;
     std::set<int> ranks;
   };
-  // A rank that goes now can be found in two ways: in gone_, and by the call that follows.
+  // A rank that leaves meanwhile may be reported twice, from gone_ and to the new subscriber.
   const Callback once = [told = std::make_shared<Told>(), callback = std::move(callback)](
                             int rank, const Error& why) {
     {

@@ -168,7 +168,7 @@ using BucketParts = std::vector<std::vector<View>>;
 // A state that Engine::add_state() has added.
 struct OwnState {
   Buffer memory;
-  BucketParts parts{};  // parts of the state in f32; none if the state is not elementwise
+  BucketParts parts{};  // f32 values; empty if it has not one per element
   // For a state that is not elementwise: the number of its elements and, on ranks with a segment of
   // the parameter, the elements, by unit and parameter. Otherwise empty.
   std::vector<std::vector<std::uint64_t>> counts{};

@@ -41,7 +41,7 @@ Load load_of(const std::vector<std::shared_ptr<Queue>>& queues) {
   return load;
 }
 
-// Returns the speed at which a task computes among others, as a part of its speed alone.
+// Returns the compute speed of a task beside others, as a fraction of its speed when it runs alone.
 double compute_speed(const TimedWork& work, const Load& load) {
   if (work.use.compute <= 0) return 1;
   if (holds_units(work.use)) return load.held > 1 ? 1 / load.held : 1;

@@ -20,8 +20,7 @@ struct Rank {
   // memory is allocated.
   Arena* source = nullptr;
   Arena* target = nullptr;
-  // Planned shard count of the mesh, like Axis::block. 0 means that sums use one tree over all
-  // ranks.
+  // Number of neighbouring ranks that a sum adds first (Axis::block). 0: one tree over all ranks.
   int axis_block = 0;
 
   int rank() const { return comm.rank(); }

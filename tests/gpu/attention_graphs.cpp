@@ -78,7 +78,7 @@ TEST_CASE("from cuDNN 9.25 on, few plans serve all numbers of documents") {
   CHECK(plans.size() == 18);  // 1, 2, 3, 4, 6, 8, 12, ..., 384, 512
   CHECK(planned_documents(tokens, tokens, 92500) == tokens);
   CHECK(planned_documents(8191, tokens, 92500) == tokens);
-  CHECK(planned_documents(17, 20, 92500) == 20);  // and not 24, since each has a token
+  CHECK(planned_documents(17, 20, 92500) == 20);  // rounded to 24, limited to 20 tokens
 }
 
 TEST_CASE("an invalid graph is refused") {

@@ -213,7 +213,7 @@ TEST_CASE("--resume: a checkpoint past --steps, other ranks and the flags of its
   CHECK(told.says("resuming " + options.resume + " after step 4, on 2 ranks (1 before)"));
   CHECK(TemporaryFolder::read(fs::path(options.out) / "config.toml") == "steps = 4\n");
   CHECK(TemporaryFolder::read(fs::path(options.out) / "config-resumed.toml") == "steps = 5\n");
-  // An error names that file first, unless the run has its flags.
+  // The error suggests OUT/config.toml first, unless the run was started with that file.
   options.seed = 7;
   options.steps = 9;
   const std::string config = options.out + "/config.toml";

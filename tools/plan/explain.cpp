@@ -21,10 +21,10 @@ namespace fsdp = atoll::fsdp;
 constexpr double noise = 0.1;
 constexpr double little_exposed = 0.03;
 
-// Seconds of a step.
+// Times of a step in seconds.
 struct StepTimes {
-  double measured = 0;     // measured, less the wait for data
-  double explained = 0;    // predicted for a healthy fabric
+  double measured = 0;     // without the wait for data
+  double explained = 0;    // what a simulated step takes on a healthy fabric
   double unexplained = 0;  // the part that only the fabric can explain
 };
 

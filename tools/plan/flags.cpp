@@ -180,10 +180,10 @@ void declare_results(CLI::App& app, Flags& f) {
                  "slow fabric")
       ->check(not_below_zero);
   app.option_defaults()->group("This machine");
-  app.add_option(
-      "--measure", f.measure,
-      "FILE: measure the operations of --model on N processes at once; N is --gpus-per-host, 1 by "
-      "default");
+  app.add_option("--measure", f.measure,
+                 "FILE: measure the operations of --model on N processes at once and write their "
+                 "times to FILE; "
+                 "N is --gpus-per-host, 1 by default");
   app.add_option("--device", f.device,
                  "what --measure measures: cpu or host (CPUs), cuda (a GPU for each process), or "
                  "auto: GPUs if there are any")

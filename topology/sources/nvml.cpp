@@ -179,7 +179,7 @@ class NvmlView {
   void count_links(const NvmlGpu& seen) {
     const TopologyGpu* gpu = find(seen);
     if (gpu == nullptr) return;
-    if (!may_have_been_seen(seen, *gpu)) some_links_unseen_ = true;
+    if (!links_are_known(seen, *gpu)) some_links_unseen_ = true;
     for (const NvmlLink& link : seen.links) {
       if (!link.is_active) continue;
       switch (link.peer == NvmlLink::Peer::unknown ? guess_peer(link) : link.peer) {
@@ -200,9 +200,9 @@ class NvmlView {
     }
   }
 
-  // A model with links in its data sheet but no links in NVML is a virtual GPU or an unknown case,
-  // which proves nothing.
-  static bool may_have_been_seen(const NvmlGpu& seen, const TopologyGpu& gpu) {
+  // False if NVML reports no links although the data sheet of the model has some, as for a virtual
+  // GPU. Then a pair of GPUs without a link in NVML may have one.
+  static bool links_are_known(const NvmlGpu& seen, const TopologyGpu& gpu) {
     if (!seen.links_were_read) return false;
     const GpuModel* model = find_gpu_model(std::string_view(gpu.model));
     return !seen.links.empty() || model == nullptr || model->links == 0;

@@ -52,7 +52,7 @@ std::optional<unsigned long long> count_of(const nvml_api::FieldValue& value) {
   return std::nullopt;
 }
 
-// --- NVML's numbers as the values of facts ---
+// --- The texts that the topology stores for NVML's numeric codes ---
 
 std::string_view configuration_fault(unsigned code) {
   constexpr std::array<std::string_view, 9> faults{

@@ -212,7 +212,8 @@ TEST_CASE(
 TEST_CASE("a network is cut after the limit only if retransmissions have no answer") {
   const auto start = CutWatch::Clock::now();
   Health health{100, 50, true, 5, 15s};
-  // Looks once per second for `seconds` and returns the second of the first verdict, or -1.
+  // Returns after how many simulated seconds the watch reports a cut network, or -1 if it does not
+  // within `seconds`.
   const auto first_cut = [&](int seconds, const std::function<void(int)>& change) {
     CutWatch watch;
     for (int i = 0; i <= seconds; ++i) {

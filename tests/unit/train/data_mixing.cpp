@@ -98,7 +98,8 @@ TEST_CASE("mixture: shares by weight, whole passes of each set, equal for any nu
     for (const int ranks : {2, 3, 4}) CHECK(epoch_of(data, epoch, ranks) == numbers);
     for (const auto n : numbers) ++seen[n];
   }
-  // Seven epochs take 420 samples of 30, which are 14 whole passes, and 280 of 70, which are 4.
+  // Seven epochs draw 420 samples from the set of 30, which are 14 whole passes, and 280 from the
+  // set of 70, which are 4.
   CHECK(seen.size() == 100);
   for (const auto& [number, count] : seen) CHECK(count == (number < 1000 ? 14 : 4));
   CHECK(epoch_of(data, 0, 1, 5) != epoch_of(data, 0, 1, 6));

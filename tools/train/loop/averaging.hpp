@@ -19,7 +19,7 @@ class Averaging {
   Averaging(atoll::fsdp::Engine& engine, std::shared_ptr<muon::Arithmetic> arithmetic,
             double decay);
 
-  // Sets the averages to the weights, for a run that no checkpoint begins. Blocks.
+  // Sets the averages to the weights, for a run that does not resume a checkpoint. Blocks.
   void start();
   // Enqueues the update after `steps` steps, behind the optimizer's work on `compute`.
   void update(atoll::Stream& compute, std::int64_t steps);

@@ -184,7 +184,8 @@ constexpr CheckRow gpu_network_rows[] = {
     {"nic_shared", "GPUs share no NIC", nic_shared, "no NIC that a GPU could use"},
     {"rails_assumed", "The leaf switches of the rails are known", rails_assumed,
      "no NIC that a GPU could use",
-     "if positions do not match leaf switches, replicate groups cross the spine",
+     "if NICs at the same position in their hosts are on different leaf switches, replicate groups "
+     "send across the spine",
      "write the fabric to a file (ibnetdiscover > fabric.txt) and use it: --fabric fabric.txt"},
 };
 

@@ -183,7 +183,8 @@ std::optional<Header> header_of(std::string_view text) {
 // A terminal or a pipe may break the header over several lines. Lines are joined until the next
 // line is the first row of the matrix.
 std::optional<Header> find_header(std::string_view& rest) {
-  // The first line that may be a header. A line of a log may look like one.
+  // The first line that looks like a header. It may be a line of a log, so a later line that a row
+  // of the matrix follows is preferred.
   std::optional<Header> fallback;
   std::string_view after_fallback;
   for (std::size_t i = 0; i < header_lines; ++i) {
