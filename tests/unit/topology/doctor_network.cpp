@@ -85,7 +85,7 @@ TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
   for (const char* host : {"a", "b"}) machines::add_port(topology, host, 9, "infiniband", 100);
   CHECK(state_of(topology, "port_slow") == "ok");
   Topology one = cluster(1, 1);
-  CHECK(state_of(one, "port_slow") == "no two equal ports of known rate");
+  CHECK(state_of(one, "port_slow") == "no two ports of one type with known rates");
   // Equal PCI device ids make two ports peers, whatever their names are.
   one = cluster(1);
   set_nics(one, fact::pci_device, "15b3:1021");
@@ -112,7 +112,7 @@ TEST_CASE("link_errors: the counters, of the first few ports") {
 
 TEST_CASE("mtu_differs: the odd ones out") {
   Topology topology = cluster(3, 1);
-  CHECK(state_of(topology, "mtu_differs") == "no two equal ports of known MTU");
+  CHECK(state_of(topology, "mtu_differs") == "no two ports of one type with known MTU");
   set_nics(topology, fact::mtu, "4096");
   CHECK(state_of(topology, "mtu_differs") == "ok");
   set(topology.nics[1].facts, fact::mtu, "2048");

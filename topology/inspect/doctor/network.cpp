@@ -252,16 +252,16 @@ constexpr CheckRow network_rows[] = {
     {"port_initialising", "A subnet manager has set up all ports", port_initialising, "no NICs", "",
      "the link is up, but no subnet manager has set it up: sminfo; systemctl status opensm on the "
      "host (or check the switch) that should run the subnet manager"},
-    {"port_slow", "Ports are as fast as their peers", port_slow, "no two equal ports of known rate",
-     "",
+    {"port_slow", "Ports are as fast as their peers", port_slow,
+     "no two ports of one type with known rates", "",
      "check cable, transceiver and the switch port's setting: mlxlink -d NAME -p PORT; ibstat NAME "
      "PORT"},
     {"link_errors", "Ports count no errors", link_errors, "no NICs",
      "packets are sent again or lost; rising counts mean a bad cable, transceiver or port",
      "check whether the counts rise: perfquery -x; mlxlink -d NAME -p PORT -c; clean or change the "
      "cable"},
-    {"mtu_differs", "Ports have the same MTU", mtu_differs, "no two equal ports of known MTU",
-     "connections use the smaller MTU, and some fail"},
+    {"mtu_differs", "Ports have the same MTU", mtu_differs,
+     "no two ports of one type with known MTU", "connections use the smaller MTU, and some fail"},
     {"firmware_differs", "NICs of one type have the same firmware", firmware_differs, "no NICs",
      "NICs with different firmware may behave differently under load",
      "mlxfwmanager --query; update all NICs to one version"},

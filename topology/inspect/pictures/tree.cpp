@@ -297,9 +297,10 @@ class Tree {
         all_.rails, [](const Rail& rail) { return rail.evidence == "assumed"; });
     if (all_.rails.empty() || (topology_.hosts.size() == 1 && assumed)) return;
     text_ += paint(colour_, Ink::bold, "rails");
-    text_ += assumed
-                 ? " (assumed: equal positions in the hosts; --fabric names the leaf switches)\n"
-                 : " (from the fabric)\n";
+    text_ +=
+        assumed
+            ? " (assumed from the positions of the NICs; --fabric FILE shows the leaf switches)\n"
+            : " (from the fabric)\n";
     const std::size_t shown = std::min(all_.rails.size(), most_rails);
     for (std::size_t i = 0; i < shown; ++i)
       text_ += fmt::format("  {}: {}\n", all_.rails[i].index, rail_line(all_.rails[i]));
