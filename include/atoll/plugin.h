@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 3u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 1u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MINOR 2u /* incremented when functions, fields or values are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -70,7 +70,9 @@ enum { /* atoll_dtype: element type of a buffer */
   ATOLL_U32 = 9,
   ATOLL_U64 = 10,
   ATOLL_F8E4M3 = 11, /* 8-bit floating point (OCP): data is moved, but no kind reduces it */
-  ATOLL_F8E5M2 = 12
+  ATOLL_F8E5M2 = 12,
+  ATOLL_I16 = 13,
+  ATOLL_BOOL = 14 /* one byte, 0 or 1. Core reduces sums as maxima and products as minima. */
 };
 
 /* bf16 and f16 are scaled and combined in f32 and rounded once. Sums and products of integers wrap
@@ -80,7 +82,10 @@ enum { /* atoll_reduce_op: operator of a reduction */
   ATOLL_AVG = 1, /* the sum divided by the number of ranks, then rounded once */
   ATOLL_MIN = 2,
   ATOLL_MAX = 3,
-  ATOLL_PRODUCT = 4
+  ATOLL_PRODUCT = 4,
+  ATOLL_BAND = 5, /* and, or, exclusive or of the bits; of integers only */
+  ATOLL_BOR = 6,
+  ATOLL_BXOR = 7
 };
 
 enum { /* atoll_memory: kind of memory that holds src and dst */
@@ -196,7 +201,7 @@ typedef struct atoll_group {
   /* The user's settings of RDMA as words NAME=VALUE separated by spaces, which the README of the
    * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
   const char* rdma;
-  const char* links; /* model of the links of a simulated device, as text; NULL: a real device */
+  const char* links;    /* model of the links of a simulated device, as text; NULL: a real device */
   int32_t owns_process; /* nonzero: the backend may change the environment of the process */
 } atoll_group;
 

@@ -24,7 +24,7 @@ struct Dtype {
   std::string_view name;
   std::size_t size;  // size of an element in bytes
 };
-inline constexpr std::array<Dtype, 13> dtypes = {{{"f32", 4},
+inline constexpr std::array<Dtype, 15> dtypes = {{{"f32", 4},
                                                   {"bf16", 2},
                                                   {"f16", 2},
                                                   {"f64", 8},
@@ -36,11 +36,14 @@ inline constexpr std::array<Dtype, 13> dtypes = {{{"f32", 4},
                                                   {"u32", 4},
                                                   {"u64", 8},
                                                   {"f8e4m3", 1},
-                                                  {"f8e5m2", 1}}};
-static_assert(dtypes[ATOLL_F8E5M2].name == dtypes.back().name);
+                                                  {"f8e5m2", 1},
+                                                  {"i16", 2},
+                                                  {"bool", 1}}};
+static_assert(dtypes[ATOLL_BOOL].name == dtypes.back().name);
 
-inline constexpr std::array<std::string_view, 5> ops = {"sum", "avg", "min", "max", "product"};
-static_assert(ops[ATOLL_PRODUCT] == ops.back());
+inline constexpr std::array<std::string_view, 8> ops = {"sum",     "avg",  "min", "max",
+                                                        "product", "band", "bor", "bxor"};
+static_assert(ops[ATOLL_BXOR] == ops.back());
 
 // Returns true if `number` is a valid index of `table`.
 template <typename Table>
@@ -66,11 +69,18 @@ constexpr std::size_t dtype_size(std::int32_t dtype) noexcept {
 }
 
 constexpr bool is_integer(std::int32_t dtype) noexcept {
-  return dtype >= ATOLL_I32 && dtype <= ATOLL_U64;
+  return (dtype >= ATOLL_I32 && dtype <= ATOLL_U64) || dtype == ATOLL_I16 || dtype == ATOLL_BOOL;
 }
 // Returns true for the types that collectives can reduce: all but the 8-bit floating-point types.
 constexpr bool is_reducible(std::int32_t dtype) noexcept {
   return within(dtypes, dtype) && dtype != ATOLL_F8E4M3 && dtype != ATOLL_F8E5M2;
+}
+constexpr bool is_bitwise(std::int32_t op) noexcept { return op >= ATOLL_BAND; }
+// Returns true if `op` exists for elements of `dtype`: operators of bits exist for integers only,
+// and averages of truth values do not exist.
+constexpr bool is_reducible(std::int32_t dtype, std::int32_t op) noexcept {
+  return is_reducible(dtype) && within(ops, op) && (!is_bitwise(op) || is_integer(dtype)) &&
+         (dtype != ATOLL_BOOL || op != ATOLL_AVG);
 }
 
 // Returns the kind with this name, or -1 for an unknown name.

@@ -32,7 +32,10 @@ enum class DType : std::int32_t {
   u32 = 9,
   u64 = 10,
   f8e4m3 = 11,  // collectives move the 8-bit floating-point types, but do not reduce them
-  f8e5m2 = 12
+  f8e5m2 = 12,
+  i16 = 13,
+  boolean =
+      14  // "bool": one byte, 0 or 1. sum, max and bor mean or; product, min and band mean and
 };
 
 constexpr std::size_t size_of(DType dtype) noexcept {
@@ -51,7 +54,10 @@ enum class ReduceOp : std::int32_t {
   avg = 1,
   min = 2,
   max = 3,
-  product = 4
+  product = 4,
+  band = 5,  // and, or, exclusive or of the bits; of integers only
+  bor = 6,
+  bxor = 7
 };
 
 constexpr std::string_view name(ReduceOp op) noexcept {
@@ -154,6 +160,10 @@ template <>
 struct dtype_of_type<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};
 template <>
 struct dtype_of_type<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
+template <>
+struct dtype_of_type<std::int16_t> : std::integral_constant<DType, DType::i16> {};
+template <>
+struct dtype_of_type<bool> : std::integral_constant<DType, DType::boolean> {};
 
 template <class T>
 concept Element = requires { dtype_of_type<std::remove_cv_t<T>>::value; };

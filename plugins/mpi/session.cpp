@@ -84,6 +84,7 @@ void combine_as(const void* in, void* in_out, int n, Combine combine) {
 template <class Combine>
 void combine_integers(const void* in, void* in_out, int n, MPI_Datatype type, Combine combine) {
   if (type == MPI_INT8_T) return combine_as<std::int8_t>(in, in_out, n, combine);
+  if (type == MPI_INT16_T) return combine_as<std::int16_t>(in, in_out, n, combine);
   if (type == MPI_UINT16_T) return combine_as<std::uint16_t>(in, in_out, n, combine);
   if (type == MPI_UINT32_T) return combine_as<std::uint32_t>(in, in_out, n, combine);
   if (type == MPI_UINT64_T) return combine_as<std::uint64_t>(in, in_out, n, combine);

@@ -38,10 +38,10 @@ void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
 
 MPI_Datatype reduction_type(std::int32_t dtype) {
   // The MPI types, in the order of the enumerators of atoll_dtype.
-  const std::array types{MPI_FLOAT,        MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
-                         MPI_INT32_T,      MPI_INT64_T,       MPI_UINT8_T,       MPI_INT8_T,
-                         MPI_UINT16_T,     MPI_UINT32_T,      MPI_UINT64_T,      MPI_DATATYPE_NULL,
-                         MPI_DATATYPE_NULL};
+  const std::array types{MPI_FLOAT,         MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
+                         MPI_INT32_T,       MPI_INT64_T,       MPI_UINT8_T,       MPI_INT8_T,
+                         MPI_UINT16_T,      MPI_UINT32_T,      MPI_UINT64_T,      MPI_DATATYPE_NULL,
+                         MPI_DATATYPE_NULL, MPI_INT16_T,       MPI_UINT8_T};
   static_assert(types.size() == atoll_abi::dtypes.size());
   const bool known = atoll_abi::within(types, dtype);
   const MPI_Datatype type = known ? types[static_cast<std::size_t>(dtype)] : MPI_DATATYPE_NULL;
@@ -52,8 +52,10 @@ MPI_Datatype reduction_type(std::int32_t dtype) {
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op) {
   // Both arrays of MPI operators are in the order of the enumerators of atoll_reduce_op.
   const auto& integers = session.integer_operators();
-  const std::array own{integers.sum, integers.sum, integers.min, integers.max, integers.product};
-  const std::array builtin{MPI_SUM, MPI_SUM, MPI_MIN, MPI_MAX, MPI_PROD};
+  const std::array own{integers.sum,     integers.sum, integers.min, integers.max,
+                       integers.product, MPI_BAND,     MPI_BOR,      MPI_BXOR};
+  const std::array builtin{MPI_SUM,  MPI_SUM,  MPI_MIN, MPI_MAX,
+                           MPI_PROD, MPI_BAND, MPI_BOR, MPI_BXOR};
   static_assert(builtin.size() == atoll_abi::ops.size());
   if (!atoll_abi::within(builtin, op)) unknown("reduction", op);
   const bool has_own = atoll_abi::is_integer(dtype) && dtype != ATOLL_I32 && dtype != ATOLL_I64;
@@ -86,6 +88,8 @@ void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) 
       return divide_typed<std::uint32_t>(dst, count, n);
     case ATOLL_U64:
       return divide_typed<std::uint64_t>(dst, count, n);
+    case ATOLL_I16:
+      return divide_typed<std::int16_t>(dst, count, n);
   }
   unknown("an average of element type", dtype);
 }

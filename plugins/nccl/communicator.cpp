@@ -158,7 +158,8 @@ std::int32_t NcclCommunicator::probe(const atoll_group& world) {
 }
 
 // Reports as unsupported, so that the library builds them from other operations: reductions of bf16
-// and f16, because NCCL's rings round a partial result at every rank; of u16, which NCCL lacks;
+// and f16, because NCCL's rings round a partial result at every rank; of 16-bit integers and
+// operators of bits, which NCCL lacks;
 // averages of floating types, because NCCL divides before it adds; and all_to_all_v and gather_v,
 // which would be a group of messages here as well.
 std::int32_t NcclCommunicator::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
@@ -166,7 +167,7 @@ std::int32_t NcclCommunicator::capability(std::int32_t kind, std::int32_t dtype,
   if (memory != ATOLL_MEMORY_CUDA || !is_known(kind, dtype, op)) return 0;
   if (kind == ATOLL_ALL_TO_ALL_V || kind == ATOLL_GATHER_V) return 0;
   if (kind == ATOLL_BARRIER || !reduces(kind)) return 1;
-  if (dtype == ATOLL_BF16 || dtype == ATOLL_F16 || dtype == ATOLL_U16) return 0;
+  if (dtype_size(dtype) == 2 || atoll_abi::is_bitwise(op)) return 0;
   const bool floating = dtype == ATOLL_F32 || dtype == ATOLL_F64;
   return floating && op == ATOLL_AVG ? 0 : 1;
 }

@@ -39,12 +39,12 @@ void check(cudaError_t result, std::string_view call) {
 }
 
 ncclDataType_t type_of(std::int32_t dtype) {
-  // The NCCL types, in the order of the enumerators of atoll_dtype. NCCL has no 16-bit unsigned
-  // integers, and 8-bit floating-point types only for some GPUs. Operations only move these types,
-  // so types of the same size represent them.
+  // The NCCL types, in the order of the enumerators of atoll_dtype. NCCL has no 16-bit integers,
+  // and 8-bit floating-point types only for some GPUs. Operations only move these types, so types
+  // of the same size represent them.
   constexpr std::array types{ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64, ncclInt32,
                              ncclInt64,   ncclUint8,    ncclInt8,    ncclFloat16, ncclUint32,
-                             ncclUint64,  ncclUint8,    ncclUint8};
+                             ncclUint64,  ncclUint8,    ncclUint8,   ncclFloat16, ncclUint8};
   static_assert(types.size() == atoll_abi::dtypes.size());
   if (atoll_abi::within(types, dtype)) return types[static_cast<std::size_t>(dtype)];
   throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("unknown dtype {}", dtype));
@@ -53,7 +53,7 @@ ncclDataType_t type_of(std::int32_t dtype) {
 ncclRedOp_t op_of(std::int32_t op) {
   // The NCCL operators, in the order of the enumerators of atoll_reduce_op.
   constexpr std::array ops{ncclSum, ncclAvg, ncclMin, ncclMax, ncclProd};
-  static_assert(ops.size() == atoll_abi::ops.size());
+  static_assert(ops.size() == ATOLL_BAND);  // capability() refuses operators of bits
   if (atoll_abi::within(ops, op)) return ops[static_cast<std::size_t>(op)];
   throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("unknown reduction {}", op));
 }

@@ -144,7 +144,7 @@ inline bool is_known(std::int32_t kind, std::int32_t dtype, std::int32_t op) noe
   if (!atoll_abi::within(atoll_abi::kinds, kind)) return false;
   if (kind == ATOLL_BARRIER) return true;
   if (!reduces(kind)) return dtype_size(dtype) > 0;
-  return atoll_abi::is_reducible(dtype) && atoll_abi::within(atoll_abi::ops, op);
+  return atoll_abi::is_reducible(dtype, op);
 }
 
 namespace checks {

@@ -20,7 +20,8 @@ using Tag = std::pair<std::string_view, DType>;
 constexpr std::array dtype_names = {Tag{"F32", DType::f32}, Tag{"BF16", DType::bf16},
                                     Tag{"F16", DType::f16}, Tag{"F64", DType::f64},
                                     Tag{"I32", DType::i32}, Tag{"I64", DType::i64},
-                                    Tag{"U8", DType::u8}};
+                                    Tag{"U8", DType::u8},   Tag{"I16", DType::i16},
+                                    Tag{"I8", DType::i8},   Tag{"BOOL", DType::boolean}};
 
 std::string_view tag_of(DType dtype) {
   for (const auto& [tag, known] : dtype_names) {

@@ -41,12 +41,19 @@ void scale_source(BackendCommunicator& group, Operation& operation, Stream& stre
   }
 }
 
+// The op that plugin.h defines for truth values in place of a sum or product.
+ReduceOp logical(ReduceOp op) {
+  if (op == ReduceOp::sum) return ReduceOp::max;
+  return op == ReduceOp::product ? ReduceOp::min : op;
+}
+
 // Starts an operation after its arguments have been checked. `fallback` builds an operation that
 // the backend lacks; it is null if every backend supports the operation.
 Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
            Fallback fallback = nullptr) {
   BackendCommunicator& group = *impl.group;
   operation.timeout = impl.timeout;
+  if (operation.dtype == DType::boolean) operation.reduction.op = logical(operation.reduction.op);
   const std::lock_guard calling(group.calling());
   const bool in_levels = impl.two_level && impl.two_level->takes(operation);
   const bool falls_back = !in_levels && fallback &&

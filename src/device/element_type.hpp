@@ -60,6 +60,10 @@ void with_type(DType dtype, const Body& body) {
       return body(std::type_identity<std::uint32_t>());
     case DType::u64:
       return body(std::type_identity<std::uint64_t>());
+    case DType::i16:
+      return body(std::type_identity<std::int16_t>());
+    case DType::boolean:
+      return body(std::type_identity<std::uint8_t>());
     case DType::f8e4m3:
     case DType::f8e5m2:
       break;

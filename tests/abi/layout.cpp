@@ -36,6 +36,8 @@ TEST_CASE("element types have the numbers of the ABI") {
   CHECK(number(DType::u64) == ATOLL_U64);
   CHECK(number(DType::f8e4m3) == ATOLL_F8E4M3);
   CHECK(number(DType::f8e5m2) == ATOLL_F8E5M2);
+  CHECK(number(DType::i16) == ATOLL_I16);
+  CHECK(number(DType::boolean) == ATOLL_BOOL);
 }
 
 TEST_CASE("reductions have the numbers of the ABI") {
@@ -44,6 +46,9 @@ TEST_CASE("reductions have the numbers of the ABI") {
   CHECK(number(ReduceOp::min) == ATOLL_MIN);
   CHECK(number(ReduceOp::max) == ATOLL_MAX);
   CHECK(number(ReduceOp::product) == ATOLL_PRODUCT);
+  CHECK(number(ReduceOp::band) == ATOLL_BAND);
+  CHECK(number(ReduceOp::bor) == ATOLL_BOR);
+  CHECK(number(ReduceOp::bxor) == ATOLL_BXOR);
 }
 
 TEST_CASE("kinds of device have the numbers of the ABI's memory") {

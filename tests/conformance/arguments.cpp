@@ -155,11 +155,14 @@ void misuse_memory(Rank& self, const Refused& refused) {
   });
 }
 
-void misuse_factors(Rank& self, const Refused& refused) {
+void misuse_ops(Rank& self, const Refused& refused) {
   auto& comm = self.comm;
   auto& stream = self.stream;
-  Elements data(DType::f32, 8);
-  Elements whole(DType::i32, 8);
+  Elements data(DType::f32, 8), whole(DType::i32, 8), flags(DType::boolean, 8);
+  refused("bits of floating-point numbers",
+          [&] { (void)comm.all_reduce(data.view(), data.view(), ReduceOp::bxor, stream); });
+  refused("an average of truth values",
+          [&] { (void)comm.all_reduce(flags.view(), flags.view(), ReduceOp::avg, stream); });
   for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
     refused("a factor with " + std::string(atoll::name(op)), [&] {
       (void)comm.all_reduce(data.view(), data.view(), {op, 0.5}, stream);
@@ -225,7 +228,7 @@ void misuse(Rank& self) {
   misuse_rooted(self, refused);
   misuse_uneven(self, refused);
   misuse_memory(self, refused);
-  misuse_factors(self, refused);
+  misuse_ops(self, refused);
 }
 
 void expect_unharmed(Rank& self, const std::string& after) {

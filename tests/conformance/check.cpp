@@ -46,11 +46,14 @@ auto with_type(DType dtype, const Use& use) {
       return use(std::uint32_t{});
     case DType::u64:
       return use(std::uint64_t{});
+    case DType::i16:
+      return use(std::int16_t{});
     case DType::bf16:
       return use(atoll::bfloat16{});
     case DType::f16:
       return use(atoll::float16{});
     case DType::u8:
+    case DType::boolean:
     case DType::f8e4m3:  // operations only move the 8-bit floating-point types, as bit patterns
     case DType::f8e5m2:
       break;
@@ -228,6 +231,7 @@ double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i) {
   const std::uint64_t value = spread(rank, i);
   const bool is_unsigned = dtype == DType::u16 || dtype == DType::u32 || dtype == DType::u64;
   const bool is_byte = atoll::size_of(dtype) == 1;
+  if (dtype == DType::boolean) return static_cast<double>(value % 2);
   if (op == ReduceOp::product) {
     constexpr double factors[] = {1, 2, -1};  // products of few ranks stay below 2^16, also in f16
     const double factor = factors[value % 3];
@@ -276,6 +280,18 @@ double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i) {
       case ReduceOp::product:
         result *= other;
         break;
+      case ReduceOp::band:
+        result = static_cast<double>(static_cast<std::int64_t>(result) &
+                                     static_cast<std::int64_t>(other));
+        break;
+      case ReduceOp::bor:
+        result = static_cast<double>(static_cast<std::int64_t>(result) |
+                                     static_cast<std::int64_t>(other));
+        break;
+      case ReduceOp::bxor:
+        result = static_cast<double>(static_cast<std::int64_t>(result) ^
+                                     static_cast<std::int64_t>(other));
+        break;
     }
   }
   return finished(dtype, op, ranks, result);
@@ -303,6 +319,10 @@ double rounded(DType dtype, double value) {
       return static_cast<double>(static_cast<std::int8_t>(static_cast<std::int64_t>(value)));
     case DType::u16:
       return static_cast<double>(static_cast<std::uint16_t>(value));
+    case DType::i16:
+      return static_cast<double>(static_cast<std::int16_t>(value));
+    case DType::boolean:
+      return value > 0 ? 1 : 0;
     case DType::bf16:
       return round_to_digits(value, 8);
     case DType::f16:
@@ -331,11 +351,16 @@ std::vector<std::uint64_t> all_counts(int n, bool is_rare) {
 
 }  // namespace
 
+bool exists(ReduceOp op, DType dtype) {
+  return atoll_abi::is_reducible(static_cast<std::int32_t>(dtype), static_cast<std::int32_t>(op));
+}
+
 std::vector<std::uint64_t> counts_around(int n, DType dtype) {
   return all_counts(n, is_rare(dtype));
 }
 
 std::vector<std::uint64_t> counts_around(int n, DType dtype, ReduceOp op) {
+  if (!exists(op, dtype)) return {};
   const auto all = all_counts(n, is_rare(dtype, op));
   if (!pairwise_grid) return all;
   constexpr std::size_t ops = std::size(all_ops);

@@ -18,12 +18,14 @@ namespace conformance {
 using atoll::DType;
 using atoll::ReduceOp;
 
-inline constexpr DType all_dtypes[] = {
-    DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32,    DType::i64,   DType::u8,
-    DType::i8,  DType::u16,  DType::u32, DType::u64, DType::f8e4m3, DType::f8e5m2};
-inline constexpr std::span reducible_dtypes = std::span(all_dtypes).first<11>();
-inline constexpr ReduceOp all_ops[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max,
-                                       ReduceOp::product};
+inline constexpr DType all_dtypes[] = {DType::f32,     DType::bf16,   DType::f16,   DType::f64,
+                                       DType::i32,     DType::i64,    DType::u8,    DType::i8,
+                                       DType::u16,     DType::u32,    DType::u64,   DType::i16,
+                                       DType::boolean, DType::f8e4m3, DType::f8e5m2};
+inline constexpr std::span reducible_dtypes = std::span(all_dtypes).first<13>();
+inline constexpr ReduceOp all_ops[] = {ReduceOp::sum, ReduceOp::avg,     ReduceOp::min,
+                                       ReduceOp::max, ReduceOp::product, ReduceOp::band,
+                                       ReduceOp::bor, ReduceOp::bxor};
 
 constexpr bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 
@@ -167,12 +169,13 @@ double rounded(DType dtype, double value);
 // Returns true for the types and the op for which the suite tries fewer counts, to save time: the
 // code that divides data among ranks is the same for all types of a size, and for all ops.
 constexpr bool is_rare(DType dtype, ReduceOp op = ReduceOp::sum) {
-  return dtype > DType::u8 || op == ReduceOp::product;
+  return dtype > DType::u8 || op >= ReduceOp::product;
 }
+bool exists(ReduceOp op, DType dtype);
 // Returns 0, 1, n - 1, n, n + 1 and some primes. Code that divides a count by n tends to fail at
 // these counts.
 std::vector<std::uint64_t> counts_around(int n, DType dtype);
-// The same for a reduction; with pairwise_grid a fifth of them, so that each dtype meets each op and
+// The same for a reduction, and empty if the op does not exist for the dtype; with pairwise_grid a fifth of them, so that each dtype meets each op and
 // each count, and each op meets each count, but not all three together.
 std::vector<std::uint64_t> counts_around(int n, DType dtype, ReduceOp op);
 inline bool pairwise_grid = false;  // set before the first check

@@ -257,6 +257,7 @@ void check_blocks_of(Rank& self, int block) {
   const std::uint64_t count = 37;
   for (const DType dtype : reducible_dtypes) {
     for (const ReduceOp op : all_ops) {
+      if (!exists(op, dtype)) continue;
       reduce(blocks, dtype, op, count);
       reduce_rooted(blocks, dtype, op, count, blocks.size() - 1);
       for (const auto& counts : uneven_counts(blocks.size(), count)) {

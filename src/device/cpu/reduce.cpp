@@ -462,6 +462,9 @@ void reduce_typed(const Reduction& r) {
       }
       return Reducer<T, ReduceOp::sum, false>(r).run();
     case ReduceOp::product:
+    case ReduceOp::band:
+    case ReduceOp::bor:
+    case ReduceOp::bxor:
       return;  // reduce_into() calls reduce_plain() instead
   }
 }
@@ -485,7 +488,7 @@ void reduce_into(const Reduction& reduction) {
   ATOLL_ASSERT(!reduction.parts.empty() && !reduction.dsts.empty(), "reduce: no parts");
   ATOLL_ASSERT(reduction.block == 0 || reduction.parts.size() % reduction.block == 0,
                "reduce: the number of parts must be a multiple of the block");
-  if (reduction.op == ReduceOp::product || is_plain(reduction.dtype)) {
+  if (reduction.op >= ReduceOp::product || is_plain(reduction.dtype)) {
     return reduce_plain(reduction);
   }
   HWY_DYNAMIC_DISPATCH(reduce_any)(reduction);

@@ -30,11 +30,12 @@ struct Reduction {
   std::size_t block = 0;  // consecutive parts per inner tree; 0 means one tree over all parts
 };
 void reduce_into(const Reduction& reduction);
-// reduce_into() calls this function for all products, and for the types of is_plain().
+// reduce_into() calls this function for all ops from product on, and for the types of is_plain().
 void reduce_plain(const Reduction& reduction);
 // Returns true for the integer types that are reduced by plain loops instead of vector code.
 constexpr bool is_plain(DType dtype) {
-  return dtype == DType::i8 || dtype == DType::u16 || dtype == DType::u32 || dtype == DType::u64;
+  return dtype == DType::i8 || dtype == DType::u16 || dtype == DType::u32 || dtype == DType::u64 ||
+         dtype == DType::i16;
 }
 // Returns the number of parts in the left half of a tree over n parts. If `block` is not 0, each
 // run of `block` consecutive parts forms one subtree.

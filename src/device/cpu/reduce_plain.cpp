@@ -1,4 +1,4 @@
-// Reduces several arrays with plain loops: products, and the integer types that are seldom reduced.
+// Reduces several arrays with plain loops: products, operators of bits, and the integer types that are seldom reduced.
 // Vector code for them as in reduce.cpp would double the compile time of that file.
 //
 // Each piece of 1,024 elements is combined in scratch memory, one array of accumulators per level
@@ -23,6 +23,12 @@ A combine(A a, A b) {
     return b < a ? b : a;
   } else if constexpr (op == ReduceOp::max) {
     return a < b ? b : a;
+  } else if constexpr (op == ReduceOp::band) {
+    return static_cast<A>(a & b);
+  } else if constexpr (op == ReduceOp::bor) {
+    return static_cast<A>(a | b);
+  } else if constexpr (op == ReduceOp::bxor) {
+    return static_cast<A>(a ^ b);
   } else if constexpr (std::is_integral_v<A>) {
     // The low bits of a sum or product depend only on the low bits of its operands, and 64-bit
     // unsigned arithmetic may wrap around.
@@ -94,6 +100,11 @@ class PlainReducer {
 template <class T>
 void reduce_typed(const Reduction& r) {
   if (r.op == ReduceOp::product) return PlainReducer<T, ReduceOp::product>(r).run();
+  if constexpr (std::is_integral_v<T>) {
+    if (r.op == ReduceOp::band) return PlainReducer<T, ReduceOp::band>(r).run();
+    if (r.op == ReduceOp::bor) return PlainReducer<T, ReduceOp::bor>(r).run();
+    if (r.op == ReduceOp::bxor) return PlainReducer<T, ReduceOp::bxor>(r).run();
+  }
   if constexpr (is_plain(dtype_of<T>)) {
     switch (r.op) {
       case ReduceOp::sum:
@@ -105,6 +116,9 @@ void reduce_typed(const Reduction& r) {
       case ReduceOp::max:
         return PlainReducer<T, ReduceOp::max>(r).run();
       case ReduceOp::product:
+      case ReduceOp::band:
+      case ReduceOp::bor:
+      case ReduceOp::bxor:
         return;
     }
   }

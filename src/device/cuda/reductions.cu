@@ -21,6 +21,12 @@ __device__ __forceinline__ T combine(T a, T b) {
     return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
   } else if constexpr (op == ReduceOp::product) {
     return a * b;
+  } else if constexpr (op == ReduceOp::band) {
+    return static_cast<T>(a & b);
+  } else if constexpr (op == ReduceOp::bor) {
+    return static_cast<T>(a | b);
+  } else if constexpr (op == ReduceOp::bxor) {
+    return static_cast<T>(a ^ b);
   } else {
     return a + b;
   }
@@ -41,9 +47,9 @@ __device__ __forceinline__ T divide(T sum, int divisor) {
 // True for reductions that fallbacks seldom need. They have only the kernel that loads one element
 // at a time; the others also have one that loads packs of elements.
 template <class T, ReduceOp op>
-constexpr bool is_rare =
-    op == ReduceOp::product || std::is_same_v<T, std::int8_t> || std::is_same_v<T, std::uint16_t> ||
-    std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::uint64_t>;
+constexpr bool is_rare = op >= ReduceOp::product || std::is_same_v<T, std::int8_t> ||
+                         std::is_same_v<T, std::int16_t> || std::is_same_v<T, std::uint16_t> ||
+                         std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::uint64_t>;
 
 constexpr int tree_levels = 12;  // levels of the reduction tree; enough for 4,095 parts
 
@@ -318,6 +324,15 @@ void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int
         return with.template operator()<ReduceOp::max>();
       case ReduceOp::product:
         return with.template operator()<ReduceOp::product>();
+      case ReduceOp::band:
+      case ReduceOp::bor:
+      case ReduceOp::bxor:
+        break;
+    }
+    if constexpr (std::is_integral_v<T>) {
+      if (op == ReduceOp::band) return with.template operator()<ReduceOp::band>();
+      if (op == ReduceOp::bor) return with.template operator()<ReduceOp::bor>();
+      return with.template operator()<ReduceOp::bxor>();
     }
   };
   if (dst.dtype == parts.dtype) {

@@ -96,7 +96,8 @@ TEST_CASE("names and sizes of element types, and their parser") {
         Known{DType::f64, "f64", 8}, Known{DType::i32, "i32", 4}, Known{DType::i64, "i64", 8},
         Known{DType::u8, "u8", 1}, Known{DType::i8, "i8", 1}, Known{DType::u16, "u16", 2},
         Known{DType::u32, "u32", 4}, Known{DType::u64, "u64", 8}, Known{DType::f8e4m3, "f8e4m3", 1},
-        Known{DType::f8e5m2, "f8e5m2", 1}}) {
+        Known{DType::f8e5m2, "f8e5m2", 1}, Known{DType::i16, "i16", 2},
+        Known{DType::boolean, "bool", 1}}) {
     CHECK(atoll::name(known.dtype) == known.name);
     CHECK(atoll::size_of(known.dtype) == known.bytes);
     CHECK(atoll::dtype_from_name(known.name) == known.dtype);
@@ -104,6 +105,7 @@ TEST_CASE("names and sizes of element types, and their parser") {
   CHECK_THROWS_WITH_AS(atoll::dtype_from_name("f8"),
                        doctest::Contains("dtype \"f8\": expected f32, bf16, "), atoll::Error);
   CHECK(atoll::name(atoll::ReduceOp::product) == "product");
+  CHECK(atoll::name(atoll::ReduceOp::bxor) == "bxor");
   CHECK(atoll_abi::kind_name(ATOLL_ALL_TO_ALL_V) == "all_to_all_v");
   CHECK(atoll_abi::kind_name(15) == "?");
   CHECK(atoll_abi::kind_of("reduce_scatter") == ATOLL_REDUCE_SCATTER);

@@ -43,9 +43,9 @@ GroupOptions with_timeout(std::int64_t ms) {
 
 const std::vector<std::int32_t> summed = {ATOLL_F32, ATOLL_F64, ATOLL_I32, ATOLL_I64,
                                           ATOLL_U8,  ATOLL_I8,  ATOLL_U32, ATOLL_U64};
-const std::vector<std::int32_t> moved = {ATOLL_F32, ATOLL_BF16,   ATOLL_F16,   ATOLL_F64, ATOLL_I32,
-                                         ATOLL_I64, ATOLL_U8,     ATOLL_I8,    ATOLL_U16, ATOLL_U32,
-                                         ATOLL_U64, ATOLL_F8E4M3, ATOLL_F8E5M2};
+const std::vector<std::int32_t> moved = {
+    ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64,    ATOLL_I32,    ATOLL_I64, ATOLL_U8,  ATOLL_I8,
+    ATOLL_U16, ATOLL_U32,  ATOLL_U64, ATOLL_F8E4M3, ATOLL_F8E5M2, ATOLL_I16, ATOLL_BOOL};
 
 bool has(const Result& result, const char* what) {
   return result.text.find(what) != std::string::npos;
@@ -82,6 +82,10 @@ TEST_CASE("16-bit sums, floating-point averages and CPU memory are reported as u
     CHECK(can(kind, ATOLL_I32, ATOLL_AVG) == 1);
     CHECK(can(kind, ATOLL_F64, ATOLL_PRODUCT) == 1);
     CHECK(can(kind, ATOLL_U16, ATOLL_SUM) == 0);
+    CHECK(can(kind, ATOLL_I16, ATOLL_SUM) == 0);
+    CHECK(can(kind, ATOLL_I32, ATOLL_BXOR) == 0);
+    CHECK(can(kind, ATOLL_BOOL, ATOLL_MAX) == 1);
+    CHECK(can(kind, ATOLL_BOOL, ATOLL_AVG) == 0);
     CHECK(can(kind, ATOLL_F8E4M3, ATOLL_SUM) == 0);
   }
   for (const auto dtype : moved) CHECK(can(ATOLL_ALL_GATHER, dtype, 0) == 1);

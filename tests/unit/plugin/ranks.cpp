@@ -118,6 +118,7 @@ void with_dtype(std::int32_t dtype, Use use) {
     case ATOLL_U8:
     case ATOLL_F8E4M3:  // operations only move the 8-bit floating-point types
     case ATOLL_F8E5M2:
+    case ATOLL_BOOL:
       return use(std::uint8_t{}, plain<std::uint8_t>());
     case ATOLL_I8:
       return use(std::int8_t{}, plain<std::int8_t>());
@@ -127,6 +128,8 @@ void with_dtype(std::int32_t dtype, Use use) {
       return use(std::uint32_t{}, plain<std::uint32_t>());
     case ATOLL_U64:
       return use(std::uint64_t{}, plain<std::uint64_t>());
+    case ATOLL_I16:
+      return use(std::int16_t{}, plain<std::int16_t>());
     default:
       throw std::logic_error("unknown dtype");
   }
