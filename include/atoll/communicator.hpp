@@ -34,6 +34,9 @@ class ATOLL_API Work {
   bool done() const;  // true if the operation is complete or has failed
   // The error of a failed operation; nothing if it is in flight or has succeeded.
   std::optional<Error> error() const;
+  // Source and tag of the message of a recv() with tags that is complete; -1 for others.
+  int source() const;
+  int tag() const;
   // Calls `callback` exactly once, with error(), when the operation is complete or has failed: at
   // once on this thread if it is, and else on a thread of the library, in the order of the calls.
   // On CPU memory this is the thread that has performed the operation, which may be one that waits
@@ -131,6 +134,10 @@ struct CommunicatorOptions {
   std::optional<int> deterministic{};                  // 0 or 1, as in Config::deterministic
   std::optional<std::string> algorithm{};              // as in Config::algorithm
   std::optional<ComputeUnits> compute_units{};         // without a parent the default is `any`
+  // If true, send() and recv() have tags, and any source may be received from. They then use
+  // connections of their own. The backends host and verbs support it; others throw
+  // Error(unsupported).
+  bool tags = false;
 };
 
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of
@@ -249,8 +256,17 @@ class ATOLL_API Communicator {
   // receiver has the data. If the receiver expects another count or dtype, its operation throws
   // Error(mismatch), which shows both sides, and the World fails; the sender throws this failure in
   // its next call. Ranks that send to each other, and a rank that sends to itself, use group().
-  [[nodiscard]] Work send(ConstView src, int peer, Stream& stream);
-  [[nodiscard]] Work recv(View dst, int peer, Stream& stream);
+  //
+  // With CommunicatorOptions::tags, a receive takes the earliest message that comes from `peer`, or
+  // from any rank if `peer` is any_source, and has this tag, or any if `tag` is any_tag. Messages with
+  // the same source and tag keep their order. Messages are independent of collectives, and those on
+  // different streams do not wait for each other. A message that no receive has asked for yet is
+  // kept in the receiver's memory, up to 256 MiB in all; so sends complete in any order as soon as
+  // the receiver is in a send or recv of this communicator. Ranks may send to each other, and to
+  // themselves, before they receive. Tags are numbers from 0.
+  static constexpr int any_source = -1, any_tag = -1;
+  [[nodiscard]] Work send(ConstView src, int peer, Stream& stream, int tag = 0);
+  [[nodiscard]] Work recv(View dst, int peer, Stream& stream, int tag = 0);
   // The Work is complete when the streams of all ranks have reached the barrier.
   [[nodiscard]] Work barrier(Stream& stream);
 
@@ -262,6 +278,7 @@ class ATOLL_API Communicator {
     } kind;
     View data;  // memory of the message; a send only reads the memory
     int peer;
+    int tag = 0;
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
 

@@ -203,7 +203,15 @@ typedef struct atoll_group {
   const char* rdma;
   const char* links;    /* model of the links of a simulated device, as text; NULL: a real device */
   int32_t owns_process; /* nonzero: the backend may change the environment of the process */
+  /* Nonzero: the group performs only sends and receives, which have tags. Several threads call
+   * submit() at the same time, and the calls do not wait for each other. A backend without tags
+   * returns ATOLL_UNSUPPORTED. */
+  int32_t tags;
 } atoll_group;
+
+enum {
+  ATOLL_ANY = -1
+}; /* in a receive: any source, or any tag */
 
 /* The time that an operation on simulated memory takes. Shares are from 0 to 1. */
 typedef struct atoll_cost {
@@ -214,6 +222,11 @@ typedef struct atoll_cost {
   double inter;     /* share of the links to other hosts that are in use while data flows */
   double compute;   /* share of the device's compute units that are in use while data flows */
 } atoll_cost;
+
+typedef struct atoll_arrival {
+  int32_t source; /* rank of the group */
+  int32_t tag;
+} atoll_arrival;
 
 /* One collective, send or recv. Counts are numbers of elements. all_gather sends `count` elements
  * and receives count * nranks; reduce_scatter sends count * nranks elements and receives `count`;
@@ -250,6 +263,11 @@ typedef struct atoll_operation {
                        other memory */
   const char* label; /* purpose, such as the name of a tensor; equal on all ranks, so a backend may
                         compare it; NULL: none */
+  /* Only in groups with atoll_group.tags. A receive takes the earliest message from `peer` with this
+   * tag; ATOLL_ANY stands for each of both. The backend writes the source and the tag of the message
+   * to `arrived`, unless it is NULL. */
+  int32_t tag;
+  atoll_arrival* arrived;
 } atoll_operation;
 
 typedef struct atoll_comm atoll_comm; /* owned by the backend, opaque to core */

@@ -272,7 +272,8 @@ inline void check_operation(const atoll_operation& operation, int rank, int nran
     refuse(operation, "8-bit floating-point elements cannot be reduced: reduce bf16 or f32");
   }
   const bool has_peer = has_root(operation.kind) || is_message(operation.kind);
-  if (has_peer && (operation.peer < 0 || operation.peer >= nranks)) {
+  const bool is_any = operation.kind == ATOLL_RECV && operation.peer == ATOLL_ANY;
+  if (has_peer && !is_any && (operation.peer < 0 || operation.peer >= nranks)) {
     refuse(operation, "peer " + std::to_string(operation.peer) +
                           " is invalid: the group has only " + std::to_string(nranks) + " ranks");
   }

@@ -55,6 +55,7 @@ class SimulatedCommunicator {
   }
 
   static std::unique_ptr<SimulatedCommunicator> open(const atoll_core&, const atoll_group& group) {
+    if (group.tags != 0) throw Error(ATOLL_UNSUPPORTED, "the simulated backend has no tags");
     if (group.deterministic != 0) {
       throw Error(ATOLL_UNSUPPORTED,
                   "the simulated backend cannot sum in a fixed order, because it simulates NCCL, "

@@ -66,6 +66,14 @@ void Arguments::peer(int rank) const {
           "rank {} does not exist: the communicator has {} ranks", rank, group_.axis().size());
 }
 
+void Arguments::message(int rank, int tag, bool has_tags, bool receives) const {
+  const bool is_any = receives && (rank == ATOLL_ANY || tag == ATOLL_ANY);
+  require(has_tags || (tag == 0 && !is_any),
+          "tags and any source need a communicator that is opened with CommunicatorOptions::tags");
+  if (!receives || rank != ATOLL_ANY) peer(rank);
+  require(tag >= 0 || is_any, "the tag is {}: use a number from 0 to 2147483647", tag);
+}
+
 void Arguments::own_messages(int sends, int receives) const {
   require(sends == receives,
           "messages of this rank to itself: {} sends, but {} receives: pass a send and its receive "

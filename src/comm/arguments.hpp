@@ -43,6 +43,8 @@ class Arguments {
   void blocks(ConstView src, ConstView dst, Whole whole) const;
   void peer(int rank) const;
   // Requires that the call contains as many receives of this rank from itself as sends to itself.
+  // The source or destination and the tag of a message. ATOLL_ANY is allowed if `receives`.
+  void message(int peer, int tag, bool has_tags, bool receives) const;
   void own_messages(int sends, int receives) const;
   // Requires that there is one count per rank, that the counts add up to `whole`, and that this
   // rank's count is `part`. Returns the element offset at which this rank's part begins.

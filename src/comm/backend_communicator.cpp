@@ -52,7 +52,7 @@ std::uint64_t collectives_among(std::span<const Operation> operations) {
 
 }  // namespace
 
-BackendCommunicator::BackendCommunicator(const Axis& axis, CommunicatorOptions options)
+BackendCommunicator::BackendCommunicator(const Axis& axis, CommunicatorOptions options, Use use)
     : world_(*axis.world),
       axis_(axis_of(axis)),
       name_(options.name.empty() ? axis.name : options.name),
@@ -62,7 +62,8 @@ BackendCommunicator::BackendCommunicator(const Axis& axis, CommunicatorOptions o
       shape_{static_cast<std::uint64_t>(axis.index), static_cast<std::uint64_t>(axis.size()),
              device_.kind()},
       fallback_scratch_(device_),
-      scaled_source_(device_) {}
+      scaled_source_(device_),
+      use_(use) {}
 
 BackendCommunicator::~BackendCommunicator() {
   on_failure_ = {};
@@ -190,7 +191,7 @@ void BackendCommunicator::adopt(const std::vector<std::shared_ptr<BackendCommuni
   std::optional<Error> why;
   {
     const std::lock_guard lock(ending_);
-    parts_.assign(parts.begin(), parts.end());
+    parts_.insert(parts_.end(), parts.begin(), parts.end());
     why = ended_by_;
   }
   if (!why) return;
@@ -420,9 +421,11 @@ void BackendCommunicator::call_backend(std::span<const Operation> operations,
     entry.factor = operation.reduction.factor;
     entry.cost = costs.empty() ? nullptr : &costs[i];
     entry.label = operation.label.empty() ? nullptr : operation.label.c_str();
+    entry.tag = operation.tag;
+    entry.arrived = operations.size() == 1 ? &state.arrived : nullptr;
     pointers[i] = &entry;
   }
-  if (device_.kind() == DeviceKind::cpu) {
+  if (device_.kind() == DeviceKind::cpu && use_ == Use::all) {
     retired_.deregister(*plugin_, comm_, name_, table[0].sequence);
   }
   const atoll_status status =

@@ -28,19 +28,25 @@ namespace atoll_v1::atoll {
 
 class Flight;
 
-// Runs the operations of one communicator in the order of their calls, even on different streams.
+// Runs the operations of one communicator in the order of their calls, even on different streams,
+// or, without `in_order`, those of different streams beside each other.
 class StreamOrder {
  public:
+  explicit StreamOrder(bool in_order) : in_order_(in_order) {}
   // Call this before an operation is enqueued on `stream`. If the previous operation is on another
   // stream, `stream` waits for it.
   void enter(Stream& stream) {
-    if (!last_stream_ || last_stream_ == &stream.backend()) return;
+    if (!in_order_ || !last_stream_ || last_stream_ == &stream.backend()) return;
     std::erase_if(earlier_, happened);
     earlier_.push_back(last_event_);
     stream.wait(last_event_);
   }
   // Call this after an operation is enqueued. `event` happens when the operation is complete.
   void leave(Stream& stream, const Event& event) {
+    if (!in_order_) {
+      std::erase_if(earlier_, happened);
+      earlier_.push_back(event);
+    }
     last_event_ = event;
     last_stream_ = &stream.backend();
   }
@@ -64,6 +70,7 @@ class StreamOrder {
  private:
   static bool happened(const Event& event) { return !event.backend() || event.backend()->peek(); }
 
+  bool in_order_;
   const StreamBackend* last_stream_ = nullptr;
   Event last_event_;
   // The last events on earlier streams. wait_until_idle() needs them because a failed stream does
@@ -98,12 +105,17 @@ class Scratch {
 // that CPU streams execute for the group run one at a time.
 class BackendCommunicator : public std::enable_shared_from_this<BackendCommunicator> {
  public:
+  enum class Use {
+    all,
+    tags  // sends and receives with tags alone, whose streams do not wait for each other
+  };
   // Collective over the axis. A non-null `parent` is split if its backend supports that. Throws
   // Error and fails as fail_all() does when the backend cannot open.
   static std::shared_ptr<BackendCommunicator> open(const Axis& axis, CommunicatorOptions options,
-                                                   const BackendCommunicator* parent = nullptr);
-  BackendCommunicator(const Axis& axis,
-                      CommunicatorOptions options);  // callers must use open() instead
+                                                   const BackendCommunicator* parent = nullptr,
+                                                   Use use = Use::all);
+  // Callers must use open() instead.
+  BackendCommunicator(const Axis& axis, CommunicatorOptions options, Use use);
   ~BackendCommunicator();
   BackendCommunicator(const BackendCommunicator&) = delete;
   BackendCommunicator& operator=(const BackendCommunicator&) = delete;
@@ -173,7 +185,8 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
   // it.
   void abort(std::string_view reason);
-  // Makes `parts`, the groups for collectives in two levels, end and be called with this group.
+  // Makes `parts`, the groups for collectives in two levels or for tags, end and be called with this
+  // group.
   void adopt(const std::vector<std::shared_ptr<BackendCommunicator>>& parts);
   void check_ended() const;  // throws the error with which this group has ended on any rank
   // Takes part in a split of this group as a rank that joins none of the new groups.
@@ -268,7 +281,8 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   LevelChoice level_choice_;
   std::atomic<std::uint64_t> sequence_{0};
   Scratch fallback_scratch_, scaled_source_;
-  StreamOrder order_;
+  Use use_;
+  StreamOrder order_{use_ == Use::all};
   RetiredMemory retired_;
   RegisteredRanges registered_;
   std::unique_ptr<LaunchWatchdog> watchdog_;  // observes operations on a GPU; null on CPU memory

@@ -75,6 +75,15 @@ Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
   return group.finish(std::move(state), stream);
 }
 
+// Starts one send or receive.
+Work message(Communicator::Impl& impl, Operation operation, int tag, Stream& stream) {
+  if (!impl.tags) return start(impl, std::move(operation), stream);
+  operation.timeout = impl.timeout;
+  operation.tag = tag;
+  const std::lock_guard calling(impl.tags->calling());
+  return impl.tags->submit(std::move(operation), stream);
+}
+
 std::vector<std::uint64_t> owned(std::span<const std::uint64_t> counts) {
   return {counts.begin(), counts.end()};
 }
@@ -231,20 +240,22 @@ Work Communicator::all_to_all_v(ConstView src, std::span<const std::uint64_t> se
   return start(*impl_, std::move(operation), stream, fallback_all_to_all_v);
 }
 
-Work Communicator::send(ConstView src, int peer, Stream& stream) {
+Work Communicator::send(ConstView src, int peer, Stream& stream, int tag) {
   const Arguments arguments(*impl_->group, "send");
-  arguments.peer(peer);
-  arguments.own_messages(peer == rank() ? 1 : 0, 0);
+  arguments.message(peer, tag, impl_->tags != nullptr, false);
+  if (!impl_->tags) arguments.own_messages(peer == rank() ? 1 : 0, 0);
   arguments.buffer(src, "src");
-  return start(*impl_, {ATOLL_SEND, src, {}, src.count, src.dtype, ReduceOp::sum, peer}, stream);
+  return message(*impl_, {ATOLL_SEND, src, {}, src.count, src.dtype, ReduceOp::sum, peer}, tag,
+                 stream);
 }
 
-Work Communicator::recv(View dst, int peer, Stream& stream) {
+Work Communicator::recv(View dst, int peer, Stream& stream, int tag) {
   const Arguments arguments(*impl_->group, "recv");
-  arguments.peer(peer);
-  arguments.own_messages(0, peer == rank() ? 1 : 0);
+  arguments.message(peer, tag, impl_->tags != nullptr, true);
+  if (!impl_->tags) arguments.own_messages(0, peer == rank() ? 1 : 0);
   arguments.buffer(dst, "dst");
-  return start(*impl_, {ATOLL_RECV, {}, dst, dst.count, dst.dtype, ReduceOp::sum, peer}, stream);
+  return message(*impl_, {ATOLL_RECV, {}, dst, dst.count, dst.dtype, ReduceOp::sum, peer}, tag,
+                 stream);
 }
 
 Work Communicator::barrier(Stream& stream) {
@@ -255,17 +266,18 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
   const Arguments arguments(*impl_->group, "group");
   std::vector<Operation> parts;
   int own_sends = 0, own_receives = 0;
-  for (const auto& [kind, data, peer] : operations) {
-    arguments.peer(peer);
-    arguments.buffer(data, "data");
+  for (const auto& [kind, data, peer, tag] : operations) {
     const bool sends = kind == SendRecv::Kind::send;
+    arguments.message(peer, tag, impl_->tags != nullptr, !sends);
+    arguments.buffer(data, "data");
     if (peer == rank()) ++(sends ? own_sends : own_receives);
     parts.push_back(
         {sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype, ReduceOp::sum, peer});
     parts.back().timeout = impl_->timeout;
+    parts.back().tag = tag;
   }
-  arguments.own_messages(own_sends, own_receives);
-  BackendCommunicator& group = *impl_->group;
+  if (!impl_->tags) arguments.own_messages(own_sends, own_receives);
+  BackendCommunicator& group = impl_->tags ? *impl_->tags : *impl_->group;
   const std::lock_guard calling(group.calling());
   auto state = group.begin(stream);
   for (const Operation& part : parts) group.declare_use(part, stream);

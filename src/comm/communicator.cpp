@@ -75,6 +75,9 @@ std::optional<Error> Work::error() const {
   return failure;
 }
 
+int Work::source() const { return state_ && done() ? state_->arrived.source : ATOLL_ANY; }
+int Work::tag() const { return state_ && done() ? state_->arrived.tag : ATOLL_ANY; }
+
 void Work::then(std::function<void(const std::optional<Error>& error)> callback) const {
   require(callback != nullptr, "Work::then: the callback is empty");
   const auto call = [work = *this, callback = std::move(callback)] {
@@ -118,6 +121,7 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
 Communicator::~Communicator() {
   if (!impl_) return;
   try {
+    if (impl_->tags) impl_->tags->wait_until_idle();
     impl_->group->call_when_idle().unlock();
   } catch (const std::bad_alloc&) {
     impl_->group->wait_until_idle();  // needs no memory
@@ -127,6 +131,7 @@ Communicator::~Communicator() {
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   const Communicator* const parent = options.parent;
   const bool levels = options.levels;
+  std::optional<CommunicatorOptions> for_tags;
   std::unique_lock<std::mutex> calling;
   if (parent) {
     calling = parent->impl_->group->call_when_idle();
@@ -135,10 +140,23 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
     options.device = parent->device();
     parent->impl_->group->settings().pass_on(options);
   }
+  if (options.tags) {
+    require(options.device.kind() == DeviceKind::cpu, ErrorCode::unsupported,
+            "CommunicatorOptions::tags: only backends on CPU memory have tags");
+    for_tags = options;
+    for_tags->parent = nullptr;
+    for_tags->name = (options.name.empty() ? axis.name : options.name) + ".tags";
+  }
   auto impl = std::make_shared<Impl>();
   impl->group = BackendCommunicator::open(axis, std::move(options),
                                           parent ? parent->impl_->group.get() : nullptr);
   if (levels && impl->group->lacks_levels()) impl->two_level = TwoLevel::open(*impl->group);
+  if (for_tags) {
+    for_tags->backend = std::string(impl->group->plugin().name);
+    impl->tags = BackendCommunicator::open(axis, *std::move(for_tags), nullptr,
+                                           BackendCommunicator::Use::tags);
+    impl->group->adopt({impl->tags});
+  }
   return Communicator(std::move(impl));
 }
 

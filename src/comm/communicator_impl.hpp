@@ -14,7 +14,8 @@ struct Communicator::Impl {
   std::shared_ptr<TwoLevel> two_level;  // groups inside and across hosts; null if never used
   // Backend group, which operations in flight also own. It is destroyed before two_level.
   std::shared_ptr<BackendCommunicator> group;
-  std::chrono::milliseconds timeout{-1};  // time limit of an operation; -1: that of the group
+  std::shared_ptr<BackendCommunicator> tags;  // for sends and receives with tags; null without tags
+  std::chrono::milliseconds timeout{-1};      // time limit of an operation; -1: that of the group
 };
 
 }  // namespace atoll_v1::atoll

@@ -41,7 +41,8 @@ void check_axis(const Axis& axis) {
 
 std::shared_ptr<BackendCommunicator> BackendCommunicator::open(const Axis& axis,
                                                                CommunicatorOptions options,
-                                                               const BackendCommunicator* parent) {
+                                                               const BackendCommunicator* parent,
+                                                               Use use) {
   check_axis(axis);
   World& world = *axis.world;
   world.check();
@@ -49,7 +50,7 @@ std::shared_ptr<BackendCommunicator> BackendCommunicator::open(const Axis& axis,
   const std::string name = options.name.empty() ? axis.name : options.name;
   // A wrong option of one rank becomes the error of all ranks.
   const auto declare = [&]() -> std::vector<Declaration> {
-    group = std::make_shared<BackendCommunicator>(axis, std::move(options));
+    group = std::make_shared<BackendCommunicator>(axis, std::move(options), use);
     std::vector<Declaration> all{
         {"the ranks of the axis", fmt::format("{}", fmt::join(axis.ranks, ", "))},
         {"the memory", group->device().kind() == DeviceKind::cpu ? "CPU" : "GPU"},
@@ -89,6 +90,7 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
   if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
   GroupDescription group(world(), axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
   group.group.deterministic = settings_.deterministic;
+  group.group.tags = use_ == Use::tags ? 1 : 0;
   group.group.compute_units = static_cast<std::int32_t>(settings_.compute_units);
   if (device_.kind() == DeviceKind::simulated) {
     group.links = device_.backend()->info().links;

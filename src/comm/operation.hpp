@@ -35,6 +35,7 @@ struct Operation {
   // Number of elements that this rank receives from each rank; used by all_to_all_v only.
   std::vector<std::uint64_t> recv_counts{};
   std::chrono::milliseconds timeout{-1};  // -1: the time limit of the communicator
+  int tag = 0;                            // of a send or recv
   std::string label{};  // set when the operation is enqueued (core/operation_label.hpp)
 
   bool is_message() const { return atoll_abi::is_message(kind); }
@@ -51,6 +52,7 @@ struct Work::State {
   Event event;
   std::optional<Operation> operation;  // set only by BackendCommunicator::submit() on CPU memory
   std::atomic<bool> failed{false};
+  atoll_arrival arrived{ATOLL_ANY, ATOLL_ANY};  // source and tag of a single receive with tags
   std::mutex mutex;
   std::optional<Error> error;
 

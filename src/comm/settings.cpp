@@ -32,7 +32,8 @@ Settings::Settings(const CommunicatorOptions& options, const Config& config)
       tuning(tuning_lines(config, options.algorithm)),
       tcp_checksum(config.tcp_checksum == "off" ? "" : config.tcp_checksum),
       compute_units(options.compute_units.value_or(ComputeUnits::any)),
-      levels(options.levels) {
+      levels(options.levels),
+      tags(options.tags) {
   const std::chrono::milliseconds limit = own_timeout.value_or(timeout);
   require(limit.count() > 0, "CommunicatorOptions::timeout is {} ms, but must be positive",
           limit.count());
@@ -62,7 +63,8 @@ std::vector<Declaration> Settings::declarations() const {
       {"the backend (ATOLL_BACKEND)", quoted(backend)},
       {"the checksum of TCP data (ATOLL_TCP_CHECKSUM)", quoted(tcp_checksum)},
       {"CommunicatorOptions::compute_units", fmt::format("{}", static_cast<int>(compute_units))},
-      {"CommunicatorOptions::levels", fmt::format("{}", levels)}};
+      {"CommunicatorOptions::levels", fmt::format("{}", levels)},
+      {"CommunicatorOptions::tags", fmt::format("{}", tags)}};
 }
 
 }  // namespace atoll_v1::atoll

@@ -26,6 +26,7 @@ struct Settings {
   std::string tcp_checksum;  // name of the checksum of TCP data; empty: none
   ComputeUnits compute_units;
   bool levels;
+  bool tags;
 
   // Throws Error(invalid_argument) that names an option with an invalid value, and the errors of
   // tuning_lines().

@@ -80,6 +80,7 @@ void check_factors(Rank& self);
 
 void check_send_recv(Rank& self);
 void check_group(Rank& self);
+void check_tags(Rank& self);
 void check_barrier(Rank& self);
 
 void check_wait_orders_streams(Rank& self);

@@ -41,6 +41,7 @@ constexpr Check all_checks[] = {
     {"sums in blocks", check_sums_in_blocks},
     {"send and recv", check_send_recv},
     {"group", check_group},
+    {"tags", check_tags},
     {"barrier", check_barrier},
     {"wait orders streams", check_wait_orders_streams},
     {"calls return at once", check_calls_return_at_once},

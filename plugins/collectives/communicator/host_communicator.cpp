@@ -88,6 +88,7 @@ HostCommunicator::HostCommunicator(const atoll_core& core, const atoll_group& gr
         is_here ? static_cast<Transport*>(shm_.get()) : network_.get();
   }
   group_ = std::make_unique<Group>(connected, team_, shm_.get());
+  if (group.tags != 0) mailbox_ = std::make_unique<Mailbox>(team_);
 }
 
 HostCommunicator::~HostCommunicator() {
@@ -119,6 +120,7 @@ void HostCommunicator::run(const Body& body) {
 }
 
 void HostCommunicator::submit(std::span<atoll_operation* const> operations) {
+  if (mailbox_) return mailbox_->perform(operations);
   run([&] {
     while (!operations.empty()) {
       const auto collective =

@@ -16,6 +16,7 @@
 #include "collectives/collectives.hpp"
 #include "collectives/communicator/group_store.hpp"
 #include "collectives/communicator/sharing.hpp"
+#include "collectives/mailbox.hpp"
 #include "collectives/shared_memory/memory_file.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
 #include "collectives/transport.hpp"
@@ -48,7 +49,8 @@ class HostCommunicator {
     return memory == memory_kind && is_known(kind, dtype, op) ? 1 : 0;
   }
   // Performs the operations and returns when they are complete. Consecutive sends and
-  // receives progress together; collectives run in order. The first failure is final: every
+  // receives progress together; collectives run in order. In a group with tags any number of
+  // threads may call it, with sends and receives alone. The first failure is final: every
   // later call throws Error(ATOLL_ABORTED) with the text of that failure.
   void submit(std::span<atoll_operation* const> operations);
   void abort() noexcept;  // any thread may call abort()
@@ -70,6 +72,7 @@ class HostCommunicator {
   std::unique_ptr<ShmTransport> shm_;   // null if this rank is alone on its host
   std::unique_ptr<Transport> network_;  // null if the group has one host
   std::unique_ptr<Group> group_;
+  std::unique_ptr<Mailbox> mailbox_;  // performs all operations of a group with tags
   std::string failure_;  // text of the first failure; empty while the communicator works
 };
 
