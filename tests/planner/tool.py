@@ -94,7 +94,10 @@ def check_cpus(job):
     assert "25.8" not in text and "3.2 GB of a rank (the 8 ranks of a host share its memory)" in text, text
     assert "5 GB/s (estimate: a quarter of the rate of a copy)" in text, text
     assert "Nothing fits in the 3.2 GB of a rank" in text and "GPUs" not in text, text
-    text = run(*job, "--gpu", "CPU", "--gpus-per-host", "2", "--memory", "8GB", "--model", "mistral-tiny", "--hosts", "2")
+    small = (*job, "--gpu", "CPU", "--gpus-per-host", "2", "--memory", "8GB", "--model", "mistral-tiny", "--hosts", "2")
+    text = run(*small)
+    assert "--dtype" not in text.splitlines()[-1] and "mpirun -n 4 --bind-to none --oversubscribe atoll-train" in text, text
+    text = run(*small, "--dtype", "bf16")
     assert "4.0 GB of a rank" in text and text.splitlines()[-1].endswith("--dtype bf16") and "8 Gbit/s over TCP" in text, text
     done = subprocess.run([PLAN, "--topology", "here"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 or "use --gpu CPU --gpus-per-host RANKS instead" in done.stderr, done.stderr
@@ -404,6 +407,7 @@ def check_wrong(folder):
             (["--busbw", "nan"], 2, "--busbw: nan must be at least 0"),
             (["--tokens", "inf"], 2, "--tokens: inf must be at least 0"),
             (["--attention", "flash"], 2, "flash not in {fused,eager}"),
+            (["--gpu", "l40"], 2, "did you mean L40S?"),
             (["--dtype", "fp4"], 2, "fp4 not in {bf16,f32,auto}"),
             (["--inter", "1000x400G"], 2, "inter \"1000x400G\" is unknown"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "full_shard"], 2, "does not have the 16 ranks"),

@@ -304,7 +304,10 @@ constexpr cli::ForeignName foreign_flags[] = {
     {"--json (or -J FILE.json)", "csv"},
     {"--json", "output format"},
     {"mpirun -n N", "np"},
-    {"--expect", "min-bw"},
+    {"--limit GB/s --expect SHARE", "min-bw min-bandwidth"},
+    {"-n", "iterations num-iters"},
+    {"-b", "minsize min-size"},
+    {"-e", "maxsize max-size"},
 };
 
 // A hint for the programs of nccl-tests, whose names are words here.

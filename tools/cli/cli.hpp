@@ -86,6 +86,10 @@ void add_help(CLI::App& app, std::vector<std::string> common, Commands commands)
 // ignores case and leading hyphens, and treats "_" as "-".
 std::string nearest(std::string_view word, const std::vector<std::string>& words);
 
+// Returns "run.toml, line 3: " if `what` is about a flag and its value that stand in that line of the
+// file of --config; else "".
+std::string place_in_config(const CLI::App& app, std::string_view what);
+
 // Returns "; did you mean --lr?", "; use another program" or "" for a name that is no flag of the
 // app, with or without hyphens.
 std::string hint(const CLI::App& app, std::string_view name, std::span<const ForeignName> foreign);

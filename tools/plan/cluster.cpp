@@ -219,7 +219,10 @@ atoll::ComputeModel compute_of(const ClusterText& text) {
   const bool known = has_model(text.gpu);
   if (!known && (text.peak_tflops == 0 || text.memory_gib == 0 || text.memory_gbyte_s == 0)) {
     const auto names = atoll::compute_model_names();
-    const std::string near = cli::nearest(text.gpu, names);
+    const auto longer = std::ranges::find_if(names, [&](const std::string& name) {
+      return !text.gpu.empty() && lower(name).starts_with(lower(text.gpu));
+    });
+    const std::string near = longer != names.end() ? *longer : cli::nearest(text.gpu, names);
     train::fail(atoll::ErrorCode::not_found,
                 "unknown GPU \"{}\"{}; known are {}; any other GPU needs --peak, --memory and "
                 "--bandwidth",

@@ -68,7 +68,8 @@ void declare_job(CLI::App& app, Flags& f) {
          "micro batches of a rank in a step (gradient accumulation), without --global-batch")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--dtype", f.dtype,
-                 "bf16 or f32, for parameters and activations, or auto: both are tried")
+                 "bf16 or f32, for parameters and activations, or auto: both are tried; default "
+                 "with --gpu CPU: f32, as of atoll-train")
       ->check(own_words("--dtype"))
       ->check(CLI::IsMember({"bf16", "f32", "auto"}));
   app.add_flag("--fp8", f.fp8,

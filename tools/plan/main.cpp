@@ -63,7 +63,9 @@ train::ModelConfig named_model(const Flags& f) {
   const std::string near = cli::nearest(f.model, presets());
   train::require(train::is_preset(f.model) || near.empty() || f.model.find('/') != f.model.npos ||
                      std::filesystem::exists(f.model),
-                 "--model {}: there is no such preset or file; did you mean {}?", f.model, near);
+                 "--model {}: there is no such preset or file; did you mean {}? Any other shape: "
+                 "--layers --hidden --heads --kv-heads --ffn",
+                 f.model, near);
   train::ModelConfig model = train::find_model(options, f.vocab).config;
   if (f.vocab > 0) model.vocab = f.vocab;
   train::validate(model);
@@ -400,6 +402,9 @@ int main(int argc, char** argv) {
   try {
     plan::declare(app, flags);
     app.parse(argc, argv);
+    const bool is_cpu = plan::has_model(flags.cluster.gpu) &&
+                        atoll::find_compute_model(flags.cluster.gpu).name == "CPU";
+    if (is_cpu && app.count("--dtype") == 0) flags.dtype = "f32";
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {

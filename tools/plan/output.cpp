@@ -154,11 +154,13 @@ std::string command(const char* purpose, const Candidate& candidate, const Flags
     return {};
   // A preset has as many ids as the tokenizer, which the data may not name.
   std::string text = fmt::format(
-      "{}: mpirun -n {} --bind-to none atoll-train --model {} --strategy {} --mesh {}x{} --seq {} "
+      "{}: mpirun -n {} --bind-to none {}atoll-train --model {} --strategy {} --mesh {}x{} --seq "
+      "{} "
       "--micro-batch {} --global-batch {} --recompute {} --data FILE{}",
-      purpose, job.ranks(), f.model, fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard,
-      job.seq, job.micro_batch, job.ranks() * job.micro_batch * job.micro_batches,
-      name(job.recompute), train::is_preset(f.model) ? " --tokenizer TOKENIZER" : "");
+      purpose, job.ranks(), job.cluster.is_cpu() ? "--oversubscribe " : "", f.model,
+      fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard, job.seq, job.micro_batch,
+      job.ranks() * job.micro_batch * job.micro_batches, name(job.recompute),
+      train::is_preset(f.model) ? " --tokenizer TOKENIZER" : "");
   if (job.model.adapters.rank > 0) text += fmt::format(" --lora-rank {}", job.model.adapters.rank);
   // The default of atoll-train is f32 on CPUs and bf16 on GPUs.
   if ((job.dtype == atoll::DType::f32) != job.cluster.is_cpu())

@@ -259,11 +259,14 @@ void check(const Options& options) {
 }
 
 constexpr cli::ForeignName foreign_flags[] = {
-    {"--format", "of output-format"},
+    {"--format, or -o FILE.png for a picture", "of output-format"},
     {"--format matrix", "csv topo m"},
     {"--from (a file or a machine of the catalog)", "input i"},
     {"--cluster", "machine preset"},
-    {"--doctor", "check diagnose"},
+    {"--doctor", "check diagnose doctor"},
+    {"-v (beside --doctor)", "all"},
+    {"--format tree (I/O devices are always shown)",
+     "no-io whole-io whole-system io ps merge filter"},
     {"--format env", "nccl-env env-vars"}};
 
 }  // namespace

@@ -294,6 +294,9 @@ int compare(int argc, char** argv) {
   app.add_option("runs", folders, "results folders of runs, or folders of them")->required();
   app.add_option("--html", file, "write a page with the curves of all runs as well");
   if (const auto code = parse(app, argc - 1, argv + 1, in_help)) return *code;
+  if (!file.empty() && !file.ends_with(".html"))
+    return refuse("atoll-train compare",
+                  fmt::format("--html {}: it is a page: use FILE.html", file));
   std::vector<train::page::RunFiles> runs;
   for (const std::string& folder : folders) {
     for (const auto& run : train::page::runs_at(folder)) {
@@ -359,7 +362,10 @@ int parse_and_train(std::vector<std::string> words, train::Mode mode) {
   options.config_file = app.get_config_ptr()->as<std::string>();
   wrong = misplaced.empty() ? wrong_flag(app, options, words)
                             : fmt::format("{}: must come first, before all flags", misplaced);
-  if (!wrong.empty()) return refuse("atoll-train", fmt::format("{} ({})", wrong, in_help_all));
+  if (!wrong.empty()) {
+    const std::string place = cli::place_in_config(app, wrong);
+    return refuse("atoll-train", fmt::format("{}{} ({})", place, wrong, in_help_all));
+  }
   if (prints) {
     std::fputs(options.config_text.c_str(), stdout);
     return 0;

@@ -39,6 +39,7 @@ TEST_CASE("presets have the sizes they promise") {
   CHECK(parameter_count(train::preset("mistral-7b")) == 7'241'732'096);
   // The published models have these numbers of parameters.
   CHECK(parameter_count(train::preset("llama-3.1-8b")) == 8'030'261'248);
+  CHECK(parameter_count(train::preset("llama-3.1-70b")) == 70'553'706'496);
   CHECK(parameter_count(train::preset("qwen2.5-7b")) == 7'615'616'512);
   CHECK(parameter_count(train::preset("qwen3-8b")) == 8'190'735'360);
   CHECK(parameter_count(train::preset("smollm3-3b")) == 3'075'098'624);

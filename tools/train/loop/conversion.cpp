@@ -40,6 +40,15 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr const char* converter = "atoll-data";
+constexpr std::string_view named = "atoll-data: ";
+
+// Returns the word as a shell takes it.
+std::string in_shell(const std::string& word) {
+  if (word.find_first_of(" \t'\"$&;()<>|*?[]#~`\\!") == word.npos) return word;
+  std::string quoted = "'";
+  for (const char letter : word) quoted += letter == '\'' ? "'\\''" : std::string(1, letter);
+  return quoted + "'";
+}
 
 // Returns the path of atoll-data, which is beside atoll-train in the build tree and when installed.
 fs::path find_converter() {
@@ -111,9 +120,12 @@ class Child {
       if (count == 0) return false;
       if (count > 0) text_.append(bytes.data(), static_cast<std::size_t>(count));
       for (std::size_t line = text_.find('\n'); line != text_.npos; line = text_.find('\n')) {
+        log_last();
         last_ = text_.substr(0, line);
+        is_logged_ = false;
         text_.erase(0, line + 1);
-        log::info("{}", last_);
+        if (!last_.starts_with(named))
+          log_last();  // else it may be the error, which finish() throws
       }
     }
     return true;
@@ -125,7 +137,7 @@ class Child {
     int status = 0;
     ::waitpid(pid_, &status, 0);
     pid_ = 0;
-    if (status == 0) return;
+    if (status == 0) return log_last();
     if (last_.empty()) last_ = fmt::format("ended with the wait status {:#x}", status);
     constexpr std::string_view flag = "--template ";
     std::string remedy;
@@ -134,18 +146,21 @@ class Child {
       remedy = fmt::format("{}{}`", advice,
                            last_.substr(begin, last_.find_first_of(" ,", begin) - begin));
     }
-    fail(ErrorCode::bad_data, "{}{}{}", last_.starts_with(converter) ? "" : "atoll-data: ", last_,
-         remedy);
+    fail(ErrorCode::bad_data, "{}{}{}", last_.starts_with(converter) ? "" : named, last_, remedy);
   }
 
  private:
+  void log_last() {
+    if (!std::exchange(is_logged_, true)) log::info("{}", last_);
+  }
   [[noreturn]] static void fail_to_start() {
     fail(ErrorCode::io, "{}: cannot be started: {}", converter, std::strerror(errno));
   }
 
   pid_t pid_ = 0;
   int output_ = -1;
-  std::string text_, last_;
+  std::string text_, last_;  // bytes of the next line, and the last line
+  bool is_logged_ = true;    // whether the log has the last line
 };
 
 bool has(SourceKind kind, const RunOptions& options) {
@@ -194,7 +209,8 @@ fs::path convert(const SourceSpec& source, const RunOptions& options, const Wait
   wait(child);
   const std::string result = file.filename();
   child.finish(fmt::format("; train with --data {} after `{} {} --tokenizer {} -o {} --template ",
-                           result, converter, source.path.string(), tokenizer, result));
+                           in_shell(result), converter, in_shell(source.path.string()),
+                           in_shell(tokenizer), in_shell(result)));
   return file;
 }
 

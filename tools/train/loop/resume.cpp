@@ -262,23 +262,26 @@ Resumed load(atoll::World& world, const RunOptions& options, const fs::path& fol
   return {done, std::move(saved)};
 }
 
-// Throws Error(not_found) on every rank if rank 0 finds no checkpoint in the folder of --resume. A
-// save that was cut off may have left only FOLDER.old, which the library loads.
-void check_given(atoll::World& world, const fs::path& folder) {
+// Returns the checkpoint that rank 0 finds in the folder of --resume, which may be a results folder.
+// Throws Error(not_found) on every rank if there is none. A save that was cut off may have left only
+// FOLDER.old, which the library loads.
+fs::path checkpoint_in(atoll::World& world, fs::path folder) {
   std::string problem;
   std::error_code ignored;
+  if (world.rank() == 0 && fs::exists(folder / "checkpoint" / "index.json", ignored)) {
+    folder /= "checkpoint";
+  }
   const bool looks = world.rank() == 0 && !fs::exists(folder.string() + ".old", ignored);
   if (looks && !fs::exists(folder, ignored)) {
     problem = "no such folder";
   } else if (looks && !fs::exists(folder / "index.json", ignored)) {
     problem = "not a checkpoint: it has no index.json";
-    if (fs::exists(checkpoints_folder(folder), ignored)) {
-      problem = fmt::format("this is a results folder: use {}, or auto with --out {}",
-                            (folder / "checkpoint").string(), folder.string());
-    }
   }
-  problem = world.exchange("train/resume/given", problem).front();
+  const std::vector<std::string> found{problem, folder.string()};
+  const json chosen = json::parse(world.exchange("train/resume/given", json(found).dump()).front());
+  problem = chosen[0].get<std::string>();
   if (!problem.empty()) fail(ErrorCode::not_found, "--resume {}: {}", folder.string(), problem);
+  return chosen[1].get<std::string>();
 }
 
 // The checkpoints that rank 0 finds, so that all ranks load the same.
@@ -318,8 +321,7 @@ Extra recorded_by(const json& run, std::int64_t done) {
 std::optional<Resumed> resume(atoll::World& world, const RunOptions& options, const json& mine,
                               RunOptimizer& optimizer) {
   if (options.resume != "auto") {
-    check_given(world, options.resume);
-    return load(world, options, options.resume, mine, optimizer);
+    return load(world, options, checkpoint_in(world, options.resume), mine, optimizer);
   }
   const fs::path out = run_directory(options.out, run_name(options));
   const auto folders = checkpoints_of_rank_0(world, out);

@@ -346,8 +346,10 @@ void Trainer::log_stall(std::int64_t done) {
                               ? fmt::format("the evaluation of step {} has the lowest loss, {:.4f}",
                                             best_.step(), *best_.loss())
                               : "no evaluation had a loss that is a number";
-  log::info("--early-stopping {}: {}, so the run ends after step {}; a larger number continues it",
-            options_.early_stopping, why, done);
+  log::info(
+      "--early-stopping {}: {}, so the run ends after step {}; a larger number and --resume auto "
+      "continue it",
+      options_.early_stopping, why, done);
 }
 
 void Trainer::save(std::int64_t done, bool at_end, bool is_best) {

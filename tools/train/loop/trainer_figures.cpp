@@ -138,6 +138,7 @@ void Trainer::log_ports(const atoll::Topology& before) {
 
 // Completes the figures of the run, and writes them. Collective.
 void Trainer::finish(RunResult& result, double wall_seconds) {
+  reporting_.end_line();
   note_memory();
   RunInfo info;
   if (const auto* const all = exchange_.communicator()) {
