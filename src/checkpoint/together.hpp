@@ -17,7 +17,7 @@ namespace atoll_v1::atoll::fsdp {
 // ranks. Collective over the group.
 template <class Body>
 void together(const RankSet& group, const Body& body) {
-  // Longer texts are cut, so that all ranks may fail at once with one exchange.
+  // Longer texts are cut, so that one exchange can hold the errors of all ranks.
   constexpr std::size_t longest = 2000;
   std::string problem;
   ErrorCode code = ErrorCode::io;

@@ -78,8 +78,8 @@ class Task {
   alignas(std::max_align_t) std::byte storage_[capacity];
 };
 
-// Held while a failed stream destroys a task without running it. Destructors of the task's captures
-// learn from error() why the task was dropped.
+// Exists while a failed stream destroys a task without running it. Destructors of the task's
+// captures learn from error() why the task was dropped.
 class DroppedTask {
  public:
   // A null `error` means that the task was not dropped. The error must outlive this object.

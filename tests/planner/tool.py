@@ -262,9 +262,9 @@ def check_run(folder):
         assert f"metrics.json: `{key}` is" in message and message.count("\n") == 1, message
     message = explain(metrics=dict(metrics, world_size=8), code=1)
     assert "of 8 ranks, but run_args.json is of 24" in message and message.count("\n") == 1, message
-    # A preset with the vocabulary of the run's tokenizer: each id has a row of the embedding and one of the head.
+    # The run may have fewer ids than the preset. Each id has a row of the embedding and one of the head.
     assert explain(metrics=dict(metrics, parameters=7615616512 - 2 * 3584 * (152064 - 32000))) != text
-    # 16 layers of Mistral have as many parameters as some ids, which explains nothing.
+    # With 16 layers, the parameters differ by a multiple of an id's, but no vocabulary explains that.
     small = dict(args, model="mistral-7b")
     message = explain("--layers", "16", args=small, metrics=dict(metrics, parameters=7241732096), code=2)
     assert "but the run had 7241732096" in message and message.count("\n") == 1, message
@@ -361,7 +361,7 @@ def check_measured_gpu(folder):
     other = ["--machine", folder / "new.json", *job[2:]]
     assert "no data sheet is known: add --gpu" in run(*other, code=2)
     run(*other, "--gpu", "A100", "--json", folder / "gpu-plan.json")
-    assert found_in(folder / "gpu-plan.json")[0]["mfu"] > 1e-4  # of the measured peak
+    assert found_in(folder / "gpu-plan.json")[0]["mfu"] > 1e-4  # relative to the measured peak
     for flags, text in ((["--gpu", "A100"], "was measured on NVIDIA H100"), (["--inter", "pigeons", "--hosts", "2"], "pigeons")):
         message = run(*job, *flags, code=2)
         assert text in message and message.count("\n") == 1, message

@@ -202,7 +202,7 @@ TEST_CASE("--resume: a checkpoint past --steps, other ranks and the flags of its
   options.resume = (fs::path(options.out) / "checkpoint").string();
   options.steps = 3;
   check_refused(2, options, {"the checkpoint has 4 steps, more than --steps 3: raise --steps"});
-  // The flags of the first start stay beside those of the newest one.
+  // A file of its own keeps the flags of the resumed run, beside those of the first start.
   options.steps = 5;
   options.config_text = "steps = 5\n";
   options.resume = options.out;  // the results folder stands for its newest checkpoint

@@ -181,7 +181,7 @@ def check_prometheus(folder):
             assert f"\n{figure}{{" in text, f"{figure} is not served:\n{text}"
         # An evaluation that has not been made is absent, so no alert can compare it.
         assert 'model="mistral-tiny"' in text and "training_eval_loss" not in text, text
-        # More clients that ask nothing than the endpoint has threads.
+        # Idle clients, more than the endpoint has threads, must not block it.
         idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=15) as answer:
             assert "training_mfu{" in answer.read().decode()

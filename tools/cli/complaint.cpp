@@ -101,7 +101,7 @@ bool has_word(std::string_view list, std::string_view word) {
 std::string nearest(std::string_view word, const std::vector<std::string>& words) {
   const std::string name = plain(word);
   std::string found;
-  // Two swapped letters count as two. Of a short name, only one letter may differ.
+  // A swap of two letters counts as two changes. A name of up to three letters may have one change.
   std::size_t least = name.size() <= 3 ? 2 : std::max(std::size_t{3}, name.size() / 3 + 1);
   for (const std::string& own : words) {
     const std::size_t letters = distance(name, plain(own));

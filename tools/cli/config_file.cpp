@@ -87,7 +87,7 @@ class Reader final : public CLI::Config {
           refuse(node.source().begin.line, "{} and {} are names of one flag: remove one of them",
                  toml_text(other->second), toml_text(key.str()));
         }
-        // The file is read after the command line.
+        // The file is read after the command line, so the options given there are known.
         const bool counts = !is_replaced(app_, replaces_, "--" + option->get_lnames().front());
         if (counts && line.inputs.size() == 1)
           lines_[line.name] = {node.source().begin.line, line.inputs[0]};
@@ -170,7 +170,7 @@ class Reader final : public CLI::Config {
   mutable std::map<std::string, Line> lines_;  // line and value of each flag with one value
 };
 
-// Returns a number as text_of() returns it; nothing for other texts.
+// Returns the number in `text`, in the form of text_of(); nothing if it holds no number.
 std::optional<std::string> number_in(const std::string& text) {
   if (text.find_first_not_of("0123456789+-.eE") != std::string::npos) return std::nullopt;
   try {
@@ -181,7 +181,7 @@ std::optional<std::string> number_in(const std::string& text) {
   }
 }
 
-// Options whose type or default is a number hold numbers.
+// Returns a value in TOML: a number if the type or default of the option is one, else a string.
 std::string written(const CLI::Option& option, const std::string& value) {
   const bool is_number =
       option.get_type_name() == "FLOAT" || number_in(option.get_default_str()).has_value();
@@ -200,7 +200,7 @@ std::string value_of(const CLI::Option& option) {
 }
 
 std::string default_of(const CLI::Option& option) {
-  // A switch that has a name to turn it off is usually on.
+  // A switch that has a name to turn it off is on by default.
   if (is_flag(option)) return option.get_fnames().empty() ? "false" : "true";
   const std::string text = option.get_default_str();
   return option.get_items_expected_max() > 1 && text == "[]" ? text : written(option, text);

@@ -218,7 +218,7 @@ void declare_results(CLI::App& app, Flags& f) {
   app.add_flag("--quiet", f.quiet, "show no progress of a long search or measurement");
 }
 
-// Flags that have no effect beside each other.
+// Excludes combinations in which one flag has no effect.
 void exclude(CLI::App& app) {
   const auto alone = [&](const char* flag, std::initializer_list<const char*> others) {
     for (const char* other : others) app.get_option(flag)->excludes(app.get_option(other));

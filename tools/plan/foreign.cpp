@@ -1,5 +1,5 @@
-// The names that other programs give to flags and values, with our names for them, and the reading
-// of numbers with units.
+// The names that other programs give to flags and values, with the names here, and the reading of
+// numbers with units.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

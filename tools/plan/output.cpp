@@ -152,7 +152,7 @@ std::string command(const char* purpose, const Candidate& candidate, const Flags
   const bool is_changed = f.layers + f.hidden + f.heads + f.kv_heads + f.ffn > 0;
   if (!prediction.fits || is_changed || job.framework != train::simulated::Framework::atoll)
     return {};
-  // A preset has as many ids as the tokenizer, which the data may not name.
+  // A preset takes the vocabulary of the tokenizer, which text files do not name.
   std::string text = fmt::format(
       "{}: mpirun -n {} --bind-to none {}atoll-train --model {} --strategy {} --mesh {}x{} --seq "
       "{} "

@@ -206,7 +206,7 @@ bool is_picture_name(const std::string& file) {
   return extension == ".svg" || extension == ".png" || extension == ".pdf";
 }
 
-// As with lstopo, the name of a picture without -o is the file to write.
+// If -o is missing and the last input names a picture, that name is the output file, as in lstopo.
 void take_picture_name(Options& options) {
   if (!options.output.empty() || options.from.empty() || !is_picture_name(options.from.back()))
     return;

@@ -21,7 +21,7 @@ bool is_word(const std::vector<std::string>& words, std::size_t at) {
   return at < words.size() && !words[at].starts_with('-');
 }
 
-// The flags for a model or a run. `first` is the link in a results folder that counts first.
+// The flags for `word`, a model or a run. A run's link `first` precedes its last checkpoint.
 std::vector<std::string> flags_of(const std::string& word, const char* first) {
   std::error_code ignored;
   const fs::path place = fs::absolute(fs::path(word) / "", ignored).parent_path();
@@ -41,7 +41,7 @@ std::vector<std::string> flags_of(const std::string& word, const char* first) {
   return {is_file ? "--init" : "--model", word};
 }
 
-// Whether an evaluation or an export reads this flag of a run's file. It may run on other machines.
+// Whether evaluate and export keep this flag of the run's config.toml, maybe on another machine.
 bool is_used(const Flag& flag, Mode mode) {
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
     return std::ranges::find(names, flag.name()) != names.end();
@@ -114,7 +114,7 @@ std::vector<cli::Replaces> replaced_flags(Mode mode) {
   for (const Flag& flag : flags()) {
     if (!is_used(flag, mode)) all.push_back({typed, flag.name()});
   }
-  // Limits that were meant for the data of the run.
+  // A new --data also replaces these flags, because they limit the data of the run.
   for (const char* limit : {"--samples", "--eval-data", "--eval-split", "--data-type"}) {
     all.push_back({"--data", limit});
   }

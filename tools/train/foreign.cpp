@@ -109,7 +109,7 @@ struct ForeignWords {
   std::string_view flags, ours, theirs;  // flags that take the word; lists separated by spaces
 };
 constexpr std::string_view types = "--dtype --reduce-dtype --moments --export-dtype";
-// Words in lower case, with "_" between words. The first row with a word decides.
+// Words in lower case, with "_" between words. The first row that contains a word applies.
 constexpr ForeignWords words_of_others[] = {
     {types, "f32", "float32 torch.float32 fp32 float"},
     {"--export-dtype", "f16", "float16 fp16"},
@@ -141,7 +141,7 @@ std::string plain(std::string_view word) {
   return name;
 }
 
-// The word of this trainer for a word that a flag does not take; "" if there is none.
+// Returns this trainer's word for a word that the flag does not take; "" if there is none.
 std::string_view own_word(const Flag& flag, const std::string& word) {
   const std::string name = plain(word);
   const auto known =

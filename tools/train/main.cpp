@@ -112,7 +112,7 @@ CLI::Option* declare(CLI::App& app, const train::Flag& flag, Value& value) {
       if (flag.form != train::Form::repeated) option->delimiter(',');
     } else if constexpr (std::is_integral_v<Value>) {
       if (flag.form == train::Form::bytes) option->transform(cli::as_bytes);
-      // CLI11 applies the transformation that was added last first.
+      // CLI11 applies the last transformation first, so misread() sees the text as typed.
       option->transform(CLI::Validator([](std::string& text) { return misread<Value>(text); }, ""));
     }
     return option;
@@ -162,7 +162,7 @@ bool is_typed(const std::vector<std::string>& words, const std::string& flag) {
 // Returns what is wrong with the flags, before ranks meet; "" if nothing is.
 std::string wrong_flag(const CLI::App& app, const train::RunOptions& options,
                        const std::vector<std::string>& words) {
-  // The file of a run has the --init of its start, which names the model of a run that goes on.
+  // Only typed flags count: config.toml still has the --init with which its run began.
   const bool starts_twice = is_typed(words, "--init") && is_typed(words, "--resume") &&
                             options.init != "none" && options.resume != "auto";
   if (starts_twice && !options.evaluate) {
@@ -256,13 +256,13 @@ int refuse(const std::string& name, const std::string& wrong) {
   if (train::is_first_rank()) {
     std::fprintf(stderr, "%s: %s\n", name.c_str(), wrong.c_str());
   } else {
-    // Launchers kill the other ranks when one ends, and rank 0 is to tell what is wrong.
+    // Launchers kill the other ranks when one ends, so rank 0 gets time to print the error.
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
   return wrong_usage;
 }
 
-// Returns an exit code if the arguments are wrong or ask for help. `where` tells what is right.
+// Returns an exit code if the arguments are wrong or ask for help. `where` says how to get help.
 std::optional<int> parse(CLI::App& app, int argc, char** argv, const char* where,
                          std::span<const cli::ForeignName> foreign = {}) {
   try {
@@ -332,7 +332,7 @@ Texts texts_of(train::Mode mode) {
           examples};
 }
 
-// Returns the exit code. `words` are flags alone.
+// Returns the exit code. `words` contains only flags.
 int parse_and_train(std::vector<std::string> words, train::Mode mode) {
   const Texts texts = texts_of(mode);
   CLI::App app(texts.help, texts.name);

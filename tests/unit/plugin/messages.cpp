@@ -104,7 +104,7 @@ TEST_CASE("registered memory of another rank is mapped only if its file has all 
     CHECK(host.add() != "no error");
   }
   Host host;
-  host.send({.number = 1}, file.get());  // rank 1 may be one window ahead
+  host.send({.number = 1}, file.get());  // early: rank 1 may be one window ahead
   host.send({.offset = page}, file.get());
   REQUIRE(host.add() == "no error");
   *host.windows.at(1, {0, page - 1}) = std::byte{5};

@@ -211,7 +211,7 @@ TEST_CASE("operations: 2 per weight and token, half of the attention square, the
   config.sliding_window = 100;
   const double band = 6 * 4 * (512.0 * 100 - 100 * 100 / 2) * 192;
   CHECK(matmul_flops(config, one) == doctest::Approx(2 * 512 * weights + band));
-  // Adapters: no gradients of frozen weights, but backward of attention is whole.
+  // With adapters, frozen weights have no gradients, but the backward of attention counts whole.
   config.adapters = {.rank = 4, .alpha = 8, .targets = {"q_proj"}};
   const double adapters = static_cast<double>(train::adapter_count(config));
   CHECK(adapters > 0);

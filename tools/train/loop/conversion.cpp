@@ -1,4 +1,4 @@
-// Data that the trainer does not read itself: rank 0 lets atoll-data write token files of them.
+// Data that the trainer does not read itself: rank 0 runs atoll-data, which writes token files.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -67,12 +67,12 @@ fs::path find_converter() {
        converter);
 }
 
-// A program that ends with the thread that started it. What it prints goes to the log.
+// A child process that gets SIGTERM when the thread that started it ends. Its output is logged.
 class Child {
  public:
   explicit Child(std::vector<std::string> command) {
-    // The child of a process with threads may call few functions, so the arguments are prepared
-    // here.
+    // The arguments are prepared before fork(): if a process has several threads, its child may
+    // call only async-signal-safe functions.
     std::vector<char*> arguments;
     for (std::string& text : command) arguments.push_back(text.data());
     arguments.push_back(nullptr);
@@ -131,8 +131,8 @@ class Child {
     return true;
   }
 
-  // Waits until the program ends. Throws an Error with the program's last line if it failed. If that
-  // line names a template, `advice` with that name and a quote follow.
+  // Waits until the program ends. Throws an Error with the program's last line if it failed. If
+  // that line contains "--template NAME", `advice`, NAME and a closing quote are appended.
   void finish(std::string_view advice) {
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -189,7 +189,7 @@ std::string tokenizer_of(const RunOptions& options) {
 
 using Wait = std::function<void(Child&)>;
 
-// Returns the token file of a source. `wait` waits for the end of what the child prints.
+// Returns the token file of a source. `wait` returns when the child closes its output.
 fs::path convert(const SourceSpec& source, const RunOptions& options, const Wait& wait) {
   const std::string tokenizer = tokenizer_of(options), program = find_converter();
   std::vector<std::string> command{program, fs::absolute(source.path), "--tokenizer", tokenizer};
@@ -239,7 +239,7 @@ std::string with_files(const std::string& data, const std::string& type, const j
 
 bool convert_data(atoll::World& world, RunOptions& options) {
   if (!has(SourceKind::other, options) && !has(SourceKind::alpaca, options)) return false;
-  // Ranks that wait meet rank 0 often, so that no wait exceeds the time limit of an exchange.
+  // Waiting ranks exchange texts with rank 0 often, so that no exchange reaches its time limit.
   constexpr const char* key = "train/conversion";
   const auto interval = std::min(milliseconds(3000), milliseconds(world.config().timeout) / 4);
   const auto wait = [&](Child& child) {

@@ -12,7 +12,7 @@
 
 namespace train {
 
-// Returns the hint for a value of --gather. For auto it is that of copy-engines.
+// Returns the hint for a value of --gather. For auto it is the hint of copy-engines.
 atoll::ComputeUnits gather_units(const std::string& gather);
 
 // Replaces RunOptions::gather if it is auto and there are gathers to measure. On GPUs it opens two

@@ -57,8 +57,8 @@ std::string shown(const json& value) {
   return text.size() <= 60 ? text : text.substr(0, 57) + "...";
 }
 
-// Returns how two values differ, or "" if they do not. Objects differ in the keys that both have,
-// because versions of the trainer may add keys.
+// Returns how two values differ, or "" if they do not. Objects are compared by the keys that both
+// have, because versions of the trainer may add keys.
 std::string difference(const std::string& name, const json& saved, const json& mine) {
   if (saved.is_object() && mine.is_object()) {
     for (const auto& [key, value] : mine.items()) {
@@ -129,8 +129,8 @@ std::int64_t steps_done(const json& saved, const fs::path& folder) {
        folder.string());
 }
 
-// The texts that a checkpoint records, parsed; null for what is no JSON. Leaves out what is no
-// text.
+// Parses the texts that a checkpoint records; those that are no JSON become null. Leaves out
+// entries that are no text.
 json parsed_texts(const json& extra) {
   json values = json::object();
   for (const auto& [name, text] : extra.items()) {
@@ -180,7 +180,7 @@ json recorded_member(const json& saved, const char* name, const char* member) {
   return object.is_object() ? object.value(member, json()) : json();
 }
 
-// A model with adapters has other parameters than one without.
+// Throws an error if only one of run and checkpoint has adapters, because their parameters differ.
 void check_lora(const RunOptions& options, const fs::path& folder, const json& saved,
                 const json& mine) {
   const json theirs = recorded_member(saved, "model", "lora_rank");
@@ -221,7 +221,7 @@ Extra load_state(const fs::path& folder, RunOptimizer& optimizer, bool is_ours) 
   }
 }
 
-// The state of one kind of optimizer is of no use to another.
+// Throws an error if the checkpoint has the state of another kind of optimizer.
 void check_optimizer(const RunOptions& options, const fs::path& folder, const json& saved,
                      const json& mine) {
   const json name = recorded_member(saved, "optimizer", "name");

@@ -156,7 +156,7 @@ class ViewMerger {
     return is_of_host ? host_ + rest : id;
   }
 
-  // The value that one view (one source's description) gives for a member.
+  // The value that one view (one source's description of the host) gives for a property.
   struct Claim {
     std::size_t view = 0;
     std::string text;

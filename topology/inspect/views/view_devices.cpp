@@ -1,6 +1,6 @@
 // Matches the devices of several views by keys, the strongest first: bus id, UUID, index, name. A
-// key matches only if it is unique in both views. A device that matches no other is a new device,
-// provided that different keys prove this.
+// key matches only if it is unique in both views. A device that matches no other is a new device if
+// its keys prove this; otherwise GPUs that cannot be matched are an error.
 #include "inspect/views/views.hpp"
 
 #include <fmt/format.h>
