@@ -196,7 +196,7 @@ typedef struct atoll_group {
   /* The user's settings of RDMA as words NAME=VALUE separated by spaces, which the README of the
    * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
   const char* rdma;
-  const char* links; /* model of the links of a simulated device, as text; NULL: a real device */
+  const char* links;    /* model of the links of a simulated device, as text; NULL: a real device */
   int32_t owns_process; /* nonzero: the backend may change the environment of the process */
 } atoll_group;
 

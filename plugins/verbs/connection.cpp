@@ -253,14 +253,13 @@ void Connection::flush() {
   for (auto& queue : queues_) {
     if (queue.reported == queue.posted || queue.free() == 0) continue;
     ibv_send_wr request{};
-    request.wr_id = ++queue.posted;
-    queue.reported = queue.posted;
+    request.wr_id = queue.posted + 1;
     request.opcode = IBV_WR_RDMA_WRITE;
     request.send_flags = IBV_SEND_SIGNALED;
     request.wr.rdma.remote_addr = target_.address;
     request.wr.rdma.rkey = target_.keys[queue.peer_rail];
     ibv_send_wr* refused = nullptr;
-    ibv_post_send(queue.pair.get(), &request, &refused);
+    if (ibv_post_send(queue.pair.get(), &request, &refused) == 0) queue.reported = ++queue.posted;
   }
 }
 

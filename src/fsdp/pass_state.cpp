@@ -443,12 +443,10 @@ ForwardScope::~ForwardScope() {
 
 void ForwardScope::check_usable(std::string_view param) const {
   // The unit ends with its engine, so its name is read only while the engine exists.
-  if (!engine_) {
-    throw invalid(
-        "parameter {} of unit {} is used through a scope that has been moved: use the scope that "
-        "it was moved to",
-        param, unit_->name());
-  }
+  require(engine_ != nullptr,
+          "parameter {} is used through a scope that has been moved: use the scope that it was "
+          "moved to",
+          param);
   require(
       *engine_ != nullptr,
       "parameter {} is used after its engine has been destroyed: destroy every scope before its "

@@ -343,7 +343,7 @@ TEST_CASE("misuse of passes: scopes that outlive their pass, and moved scopes an
           pass.reset();
           (*scope)["w"];
         }},
-       {"parameter w of unit a is used through a scope that has been moved: use the scope",
+       {"parameter w is used through a scope that has been moved: use the scope",
         [](Engine& e, Stream& compute) {
           auto pass = e.begin({}, compute);
           auto scope = pass.forward(e.unit("a"));
