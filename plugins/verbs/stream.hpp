@@ -213,7 +213,7 @@ class Stream {
   std::uint64_t next_number_ = 0;        // number of the next write in order
   std::uint64_t number_told_ = 0;        // value of next_number_ that the peer knows
   std::size_t credits_ = most_credits;   // data writes that the peer may have in flight unconfirmed
-  std::deque<Chunk> chunks_;             // chunks in order that recv() has not returned yet
+  std::deque<Chunk> chunks_;             // chunks that recv() has not returned yet, in order
   std::uint64_t sorted_bytes_ = 0;       // bytes of all chunks that were put in order
   std::uint64_t sorted_ring_bytes_ = 0;  // bytes of those chunks that are in the ring
   std::uint64_t received_ = 0;           // bytes that recv() has returned

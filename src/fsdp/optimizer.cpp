@@ -332,7 +332,7 @@ struct Optimizer::Impl {
   Event known;
   Event done;  // happens when the last step is complete
 
-  // True for each unit with sums of squares of this step in local_blocks.
+  // True for each unit whose sums of squared gradients of this step are in local_blocks.
   std::vector<bool> squared;
   std::vector<bool> updated;  // true for each unit that this step has updated
   // Learning rate given to update_in_backward(); empty when it was not called.

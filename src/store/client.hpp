@@ -55,10 +55,10 @@ struct Admission {
 Admission connect(const std::vector<net::Address>& addresses, const Application& application,
                   net::Clock::time_point deadline);
 
-// Proves this rank on a new connection and checks the proof of the store until `proven_by`. Then
-// joins the job until `joined_by`, and returns Admission::answer. Throws Error(peer_lost) and
-// Error(timeout) of the socket, Error(bad_data) if the peer is no store that knows the token, and
-// Error(mismatch) or Error(aborted) of a refusal.
+// This rank and the store prove to each other on a new connection that they know the token, before
+// `proven_by`. Then the rank joins the job before `joined_by`; returns Admission::answer. Throws
+// Error(peer_lost) or Error(timeout) if the connection fails, Error(bad_data) if the peer does not
+// know the token, and Error(mismatch) or Error(aborted) if the store refuses this rank.
 std::string apply(int socket, const Application& application, net::Clock::time_point proven_by,
                   net::Clock::time_point joined_by);
 

@@ -46,8 +46,9 @@ constexpr std::uint64_t wake_id = 0;
 constexpr int beats_per_limit = 4;
 constexpr std::uint64_t no_poll = std::numeric_limits<std::uint64_t>::max();
 
-// Returns the limit of connections without a proof. A rank that asks for the next epoch has two
-// connections for a moment, so a job with epochs reserves two descriptors per rank.
+// Returns how many connections may be open that have not proved that they know the token. The other
+// descriptors are for ranks: one each, or two in a job with epochs, in which a rank that asks for
+// the next epoch has two connections for a moment.
 std::size_t stranger_limit(int size, bool has_epochs, std::size_t wanted) {
   const std::size_t descriptors = net::raise_descriptor_limit();
   const std::size_t needed =

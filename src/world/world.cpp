@@ -118,7 +118,7 @@ World::~World() {
   log::error(
       "a callback of on_failure() destroyed its World, whose threads go on until the process ends: "
       "destroy a World outside its callbacks");
-  static_cast<void>(impl_.release());  // a thread of the World runs this callback
+  static_cast<void>(impl_.release());  // its destructor would wait for this thread
 }
 
 void World::leave() {

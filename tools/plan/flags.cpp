@@ -68,8 +68,8 @@ void declare_job(CLI::App& app, Flags& f) {
          "micro batches of a rank in a step (gradient accumulation), without --global-batch")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--dtype", f.dtype,
-                 "bf16 or f32, for parameters and activations, or auto: both are tried; default "
-                 "with --gpu CPU: f32, as of atoll-train")
+                 "bf16 or f32, for parameters and activations, or auto: both are tried; default: "
+                 "bf16, with --gpu CPU f32")
       ->check(own_words("--dtype"))
       ->check(CLI::IsMember({"bf16", "f32", "auto"}));
   app.add_flag("--fp8", f.fp8,
@@ -142,8 +142,8 @@ void declare_cluster(CLI::App& app, Flags& f) {
       ->default_str("1");
   app.add_option(
          "--gpus-per-host", f.gpus_per_host,
-         "GPUs of a host; default: 8 (1 for --measure), or that of --topology, or of --machine "
-         "for CPUs")
+         "GPUs of a host, or CPU ranks; default: as in --topology or --machine, else 8 (1 for "
+         "--measure)")
       ->check(CLI::Range(0, 256))
       ->default_str("8");
   app.add_option(

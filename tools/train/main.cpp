@@ -204,10 +204,6 @@ std::string unclear_warmup(const CLI::App& app) {
 
 // Returns the exit code.
 int train_on(atoll::World& world, const train::RunOptions& options) {
-  std::optional<train::PhaseDisplay> display;
-  if (world.rank() == 0 && !options.quiet) {
-    display.emplace(stderr, train::progress_options_for(stderr).surface);
-  }
   try {
     const train::RunResult result = train::run(world, options);
     if (result.stop != train::Stop::none) return train::exit_saved_and_stopped;
@@ -332,6 +328,21 @@ Texts texts_of(train::Mode mode) {
           examples};
 }
 
+// Joins the job. From now on `display` shows the phases of rank 0.
+atoll::World join(const train::RunOptions& options, std::optional<train::PhaseDisplay>& display) {
+  auto config = atoll::Config::from_env();
+  config.owns_process = 1;
+  if (options.islands > 0) config.islands = options.islands;
+  if (train::is_first_rank() && !options.quiet) {
+    display.emplace(stderr, train::progress_options_for(stderr).surface);
+  }
+  std::optional<train::Phase> phase(std::in_place, "waiting for all ranks");
+  auto world = atoll::World::from_env(config);
+  phase.reset();
+  if (world.rank() != 0) display.reset();  // not every launcher numbers ranks as the World does
+  return world;
+}
+
 // Returns the exit code. `words` contains only flags.
 int parse_and_train(std::vector<std::string> words, train::Mode mode) {
   const Texts texts = texts_of(mode);
@@ -370,10 +381,8 @@ int parse_and_train(std::vector<std::string> words, train::Mode mode) {
     std::fputs(options.config_text.c_str(), stdout);
     return 0;
   }
-  auto config = atoll::Config::from_env();
-  config.owns_process = 1;
-  if (options.islands > 0) config.islands = options.islands;
-  auto world = atoll::World::from_env(config);
+  std::optional<train::PhaseDisplay> display;
+  auto world = join(options, display);
   const std::string unclear = mode == train::Mode::train ? unclear_warmup(app) : "";
   if (world.rank() == 0 && !unclear.empty()) train::log::warn("{}", unclear);
   train::stop_on_signals();  // comes after World, whose flight recorder sets a handler for SIGUSR1

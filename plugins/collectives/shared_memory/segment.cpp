@@ -82,7 +82,8 @@ std::unique_ptr<Segment> Segment::attach(int file, const std::string& name, std:
                                          std::size_t ring_bytes) {
   const int seals = ::fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    throw Error(ATOLL_BAD_DATA, "an inbox is not sealed, so it could become shorter while in use");
+    throw Error(ATOLL_BAD_DATA,
+                "the shared memory of a rank is not sealed, so it could shrink while in use");
   }
   struct stat status {};
   if (::fstat(file, &status) != 0) throw system_error("fstat of shared memory", errno);

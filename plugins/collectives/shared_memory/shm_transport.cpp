@@ -48,7 +48,7 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
 
 std::uint32_t number(Opened opened) { return static_cast<std::uint32_t>(opened); }
 
-// Identifies a message with an inbox: "atinpas1".
+// The first bytes of a message that passes an inbox to another rank: "atinpas1".
 constexpr std::uint64_t message_magic = 0x317361706e697461;
 
 struct InboxMessage {

@@ -1,4 +1,4 @@
-// Tables, targets and JSON output of the bench collectives.
+// The output of bench_collectives: tables, comparison with the speed that is wanted, and JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

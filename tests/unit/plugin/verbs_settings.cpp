@@ -255,7 +255,7 @@ TEST_CASE("ports of one name are connected") {
   CHECK((pairs(named({"a:1", "b:1"}), named({"b:1", "c:1"})) == Pairs{none, 0}));
   CHECK((pairs(named({"a:1", "a:2"}), named({"a:2"})) == Pairs{none, 0}));
   CHECK((pairs(named({"a:1", "a:1"}), named({"a:1", "a:1"})) == Pairs{0, 1}));
-  // A name has precedence over a subnet, because routers forward RoCE v2.
+  // Ports of one name are connected although their subnets differ, because routers forward RoCE v2.
   CHECK((pairs({v2("a:1", "10.1.0.1"), v2("b:1", "10.2.0.1")},
                {v2("b:1", "10.1.0.2"), v2("a:1", "10.2.0.2")}) == Pairs{1, 0}));
 }

@@ -124,8 +124,8 @@ class Child {
         last_ = text_.substr(0, line);
         is_logged_ = false;
         text_.erase(0, line + 1);
-        if (!last_.starts_with(named))
-          log_last();  // else it may be the error, which finish() throws
+        // A line that begins with the program's name may be its error, which finish() throws.
+        if (!last_.starts_with(named)) log_last();
       }
     }
     return true;

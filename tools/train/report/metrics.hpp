@@ -71,7 +71,7 @@ struct Speed {
   std::optional<double> overall_tokens_per_s;
   std::optional<double> padded_tokens_per_s;  // padded positions per second
   std::optional<double> valid_tokens_per_s;
-  std::optional<double> tflops;        // TFLOP/s per rank, on all computed positions
+  std::optional<double> tflops;        // TFLOP/s per rank, padded tokens included
   std::optional<double> mfu;           // tflops / peak rate of a rank
   std::optional<double> mfu_measured;  // tflops / measured peak rate of a rank
   std::optional<double> tflops_6n;     // TFLOP/s per rank, if FLOPs are 6 x parameters x positions

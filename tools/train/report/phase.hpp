@@ -51,7 +51,7 @@ class PhaseDisplay {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Entry> phases_;  // the innermost is last, and is shown
-  bool line_open_ = false;     // true while the terminal shows a line
+  bool line_open_ = false;     // true while a line of this display is on the terminal
   bool ends_ = false;
   std::thread thread_;
 };

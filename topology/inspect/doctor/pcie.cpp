@@ -284,8 +284,8 @@ constexpr CheckRow pcie_rows[] = {
      "translations: they are much slower, and some hang",
      "boot with iommu=pt (GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub), or switch "
      "the IOMMU off in the BIOS"},
-    {"ats", "NICs that need address translations cache them", ats, "no RDMA NICs",
-     "every transfer to a GPU goes to the root complex to translate its address",
+    {"ats", "NICs behind an IOMMU that translates addresses cache the translations", ats,
+     "no RDMA NICs", "every transfer to a GPU goes to the root complex to translate its address",
      "on the physical host: mlxconfig -d BUSID set ATS_ENABLED=true, then a cold reboot"},
     {"max_read_request", "NICs read 4096 bytes at once", max_read_request, "no RDMA NICs",
      "the same data needs more requests, which may limit a fast port",

@@ -169,7 +169,7 @@ class DeviceMatcher {
     }
     for (const auto& sight : left)
       of_left.push_back({{sight.device->busid, sight.device->index}, of_left.size()});
-    // True if all places have a bus id but no index, or all an index but no bus id.
+    // True if all places have a bus id and no index (`busids`), or an index and no bus id.
     const auto have_only = [](bool busids, const auto& places) {
       return std::ranges::all_of(places, [&](const auto& place) {
         return place.first.first.empty() != busids && (place.first.second < 0) == busids;

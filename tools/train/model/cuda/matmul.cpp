@@ -97,7 +97,7 @@ struct Prepared {
   cublasLtMatmulAlgo_t algorithm;
 };
 
-// The pointers of one product: c = a b + kept * old.
+// The arguments of one matrix product: c = a b + kept * old.
 struct Call {
   cudaStream_t stream;
   const void* a;
