@@ -259,7 +259,7 @@ void check(const Options& options) {
 }
 
 constexpr cli::ForeignName foreign_flags[] = {
-    {"--format, or -o FILE.png for a picture", "of output-format"},
+    {"--format (of a picture: -o FILE.png)", "of output-format"},
     {"--format matrix", "csv topo m"},
     {"--from (a file or a machine of the catalog)", "input i"},
     {"--cluster", "machine preset"},
