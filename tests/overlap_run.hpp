@@ -71,7 +71,6 @@ class SecondGather {
       : comm_(atoll::Communicator::open(mesh.axis("shard"), {.name = "again"})),
         shard_(static_cast<std::size_t>(elements)),
         whole_(shard_.size() * static_cast<std::size_t>(mesh.shape().shard)) {}
-  // Gathers the unit and makes the stream `compute` wait for the gather.
   void run(atoll::Stream& compute) { comm_.all_gather(shard_, whole_, compute).wait(compute); }
 
  private:

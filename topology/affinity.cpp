@@ -140,14 +140,14 @@ struct Choice {
   Nearest candidates;
 };
 
-// The GPU's nearest NICs are down, so it uses NICs that are farther away.
+// True if the GPU uses NICs that are farther away because one of its nearest NICs is down.
 bool is_displaced(const Choice& choice) {
   return choice.candidates.level != choice.nearest.level &&
          std::ranges::any_of(choice.nearest.nics,
                              [](const TopologyNic* nic) { return !may_be_active(*nic); });
 }
 
-// The GPUs that share a set of NICs, by their distance from it.
+// Numbers of GPUs that share a set of NICs, by the distance between GPU and NICs.
 using Users = std::map<std::optional<PathLevel>, std::size_t>;
 
 std::size_t number_of(const Users& users) {
@@ -254,8 +254,8 @@ Nics on_node(const Nics& nics, int numa) {
   return near;
 }
 
-// Returns why a rank on the cores of a NUMA node uses NICs that are elsewhere. Only a source with
-// the place and the state of every NIC shows that a node has no active one.
+// Returns why a rank on the cores of a NUMA node uses NICs of other nodes. If the NUMA node or the
+// state of a NIC is unknown, the text only says that no NIC of this node is known to be active.
 std::string why_elsewhere(const Nics& nics, int numa) {
   if (numa < 0) return "the rank is not bound to the cores of one NUMA node";
   const auto any = [](const Nics& some, auto holds) {

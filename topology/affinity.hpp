@@ -1,4 +1,4 @@
-// Rules that the code for affinity, rails and the mesh uses to select NICs, and what NICs reach.
+// Rules by which affinity, rails and mesh planning select NICs, and the bandwidth that NICs reach.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNi
 // links.
 std::vector<std::optional<double>> pcie_limits_gbyte_s(const Topology& topology);
 
-// Returns the share of the NICs' bandwidth that all_gathers of 512 MB reach over at least two
+// Returns the fraction of the NICs' bandwidth that all_gathers of 512 MB reach over at least two
 // hosts: the mean for 256 MB and 1 GB in the table of collective_time.cpp.
 double nic_efficiency(int hosts);
 

@@ -14,8 +14,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Efficiency of all_gather and reduce_scatter between hosts, as a part of 48.5 GB/s for each NIC of
-// 400 Gbit/s, by bytes of the tensor (hosts with 8 NICs) and number of hosts. Source: SimAI.
+// Efficiency of all_gather and reduce_scatter between hosts, as a fraction of 48.5 GB/s for each
+// NIC of 400 Gbit/s, by bytes of the tensor (hosts with 8 NICs) and number of hosts. Source: SimAI.
 constexpr double nic_payload = 48.5 / 50;
 constexpr std::array<double, 6> table_bytes = {16e6 * 1.048576,   64e6 * 1.048576,
                                                256e6 * 1.048576,  1024e6 * 1.048576,
@@ -33,8 +33,8 @@ constexpr double nics_of_table = 8;
 constexpr double tcp_efficiency = 0.5;
 constexpr double tcp_latency = 10;  // latency of TCP as a multiple of that of RDMA, an estimate
 
-// Returns the position of a value in a sorted list, between 0 and its size - 1, on a scale of
-// logarithms.
+// Returns where a value lies in a sorted list, as an index with a fraction: from 0 to size - 1,
+// interpolated between the logarithms of two neighbours.
 template <std::size_t n>
 double position(const std::array<double, n>& sorted, double value) {
   if (value <= sorted.front()) return 0;
@@ -57,7 +57,7 @@ double efficiency_of_row(std::size_t row, double hosts) {
 // the sizes of the table are interpolated on a scale of logarithms, so that more bytes never take
 // less time. Below the table time is constant.
 double rdma_efficiency(double bytes, double hosts) {
-  // By the table, some sizes take less time than smaller sizes. They get the time of the smaller
+  // In the table, some sizes take less time than smaller sizes. They get the time of the smaller
   // size instead.
   const auto time_of_row = [&](std::size_t row) {
     double time = 0;
@@ -73,11 +73,11 @@ double rdma_efficiency(double bytes, double hosts) {
   return bytes / time;
 }
 
-// The parts of a tensor that a rank sends, and the steps of a ring.
+// The cost of a collective by the ring algorithm.
 struct Ring {
   double parts = 0;  // bytes that a rank sends, divided by those of the tensor
   double steps = 0;
-  double rounds = 1;  // times that data goes around the ring
+  double rounds = 1;  // number of times that the data goes around the ring
 };
 
 Ring ring_of(std::string_view collective, double n) {
@@ -134,7 +134,7 @@ CollectiveTime intra_host(const FabricModel& model, const CollectiveShape& shape
 // What a ring over `per_host` ranks of each host uses of the NICs of a host.
 struct Across {
   double wire = 0;  // GB/s of the NICs that the ring uses, without losses
-  double part = 0;  // share of the host's NICs that the ring uses
+  double part = 0;  // fraction of the host's NICs that the ring uses
 };
 
 Across nics_of(const FabricModel& model, double per_host) {
@@ -239,7 +239,7 @@ CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& 
     time.inter = 1;
   }
   if (auto seconds = measured_time(model, shape)) {
-    // A limit of the fabric holds for measured times as well.
+    // The upper limit of the fabric (most_gbyte_s) applies to measured times as well.
     if (shape.hosts > 1 && model.most_gbyte_s > 0) {
       const double part = nics_of(model, static_cast<double>(shape.ranks) / shape.hosts).part;
       const double sent = ring.parts * static_cast<double>(shape.bytes);
@@ -263,7 +263,7 @@ CollectiveTime message_time(const FabricModel& model, const MessageShape& shape)
     const auto bytes = static_cast<double>(shape.inter_bytes);
     const double efficiency =
         rdma ? nic_payload * rdma_efficiency(bytes * nics_of_table, shape.hosts) : tcp_efficiency;
-    // The ranks of a host share its NICs, and a rank uses one.
+    // A rank uses one NIC. If the host has more ranks than NICs, several ranks share one.
     const double lanes = std::max(1.0, static_cast<double>(shape.sharing) / model.nics);
     const double nic =
         limited(model, model.inter_gbyte_s / model.nics * efficiency, 1.0 / model.nics);

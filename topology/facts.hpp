@@ -1,5 +1,5 @@
-// Names of all facts (Facts in topology.hpp) with the form of their values. Sources write facts,
-// checks read them. Unknown names are kept in the data, but nothing reads them.
+// Names of all facts, which are further properties of hosts and devices (Facts in topology.hpp),
+// and the form of their values. Sources write facts, checks read them. Nothing reads other names.
 #pragma once
 
 #include <map>
@@ -46,7 +46,7 @@ inline constexpr Name source_prefix = "source.";
 // "note.FORMAT" describes what a file lists but the topology does not hold, or what the file lacks.
 inline constexpr Name note_prefix = "note.";
 
-// --- GPUs and NICs: their PCIe link, and the path to them ---
+// --- GPUs and NICs: their PCIe links, and the bridges on the path to them ---
 inline constexpr Name pci_device = "pci.device";  // PCI vendor and device id: "10de:2330"
 inline constexpr Name pci_class = "pci.class";    // PCI class: "0302"
 inline constexpr Name pci_gt_s = "pci.gt_s";      // current GT/s of a lane: 2.5 5 8 16 32 64
@@ -113,7 +113,7 @@ inline std::string_view get_fact(const Facts& facts, std::string_view name) {
 // a number.
 std::optional<double> number_fact(const Facts& facts, std::string_view name);
 
-// Returns the descriptions of a host's processor packages, by number.
+// Maps package numbers of a host to the descriptions in its facts "package.N".
 std::map<int, std::string_view> packages_of(const TopologyHost& host);
 
 // True if a fact changes while the machine stays the same, like counters, throttling and the speed

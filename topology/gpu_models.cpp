@@ -138,7 +138,7 @@ constexpr std::array sm_models{
     SmModel{"103", {"", possible, 5, 0, 50}},
 };
 
-// Whether `name` has `part` as whole words.
+// True if `name` contains `part` and no letter or digit is next to it.
 bool has_whole(std::string_view name, std::string_view part) noexcept {
   const std::size_t at = name.find(part);
   if (at == name.npos) return false;

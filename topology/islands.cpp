@@ -54,7 +54,7 @@ bool all_alike(const std::vector<Sum>& sums) {
 // Name of the multi-host fabric that the GPU's driver reports; "" when it reports none.
 std::string reported_fabric(const TopologyGpu& gpu) {
   const std::string_view hive = get_fact(gpu.facts, fact::xgmi_hive);
-  // The id of an xGMI hive is unique only within its host.
+  // The id of an xGMI hive is unique only within its host, so the name includes the host.
   if (hive.find_first_not_of("0x") != std::string_view::npos)
     return "xgmi " + std::string(hive) + ' ' + gpu.host;
   const std::string_view cluster = get_fact(gpu.facts, fact::fabric_cluster);
@@ -91,7 +91,7 @@ class IslandFinder {
     join_by([&](std::size_t gpu) {
       return is_unknown(gpu) ? topology_.gpus[gpu].host + '/' : std::string();
     });
-    // GPUs of each connected set, in ascending order.
+    // The GPUs of each connected set, by the root of the set, in ascending order.
     std::unordered_map<std::size_t, std::vector<std::size_t>> members;
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
       members[sets_.root(gpu)].push_back(gpu);

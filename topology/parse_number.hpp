@@ -36,7 +36,7 @@ std::optional<T> parse_number(std::string_view text, int base = 10) {
   return text.empty() ? value : std::nullopt;
 }
 
-// Also accepts hexadecimal numbers, such as "0x1f".
+// Parses a decimal integer, or a hexadecimal one such as "0x1f".
 inline std::optional<long long> parse_integer(std::string_view text) {
   const bool is_hex = text.starts_with("0x") || text.starts_with("0X");
   return is_hex ? parse_number<long long>(text.substr(2), 16) : parse_number<long long>(text);

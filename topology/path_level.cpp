@@ -6,11 +6,11 @@ namespace atoll_v1::atoll {
 namespace {
 
 // Devices below two ports of one switch share its upstream port, and each has its own downstream
-// port. `nvidia-smi topo -m` counts that as one bridge.
+// port. `nvidia-smi topo -m` counts that as one bridge (PIX), so it is PIX here as well.
 std::optional<PathLevel> by_pci(std::string_view a, std::string_view b) {
   const auto same = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
   const auto ends = [&](std::string_view way) { return same == way.size() || way[same] == '/'; };
-  // The end of the shared part, which has whole names.
+  // The length of the part that both paths share, cut to whole names.
   const std::size_t fork = ends(a) && ends(b) ? same : a.substr(0, same).rfind('/');
   if (fork == 0 || fork == std::string_view::npos) return std::nullopt;
   if (a.substr(0, fork).find('/') == std::string_view::npos) return PathLevel::phb;

@@ -1,4 +1,4 @@
-// Distance between two devices of one host.
+// Distance between two devices of one host, in the levels of `nvidia-smi topo -m`.
 #pragma once
 
 #include <map>

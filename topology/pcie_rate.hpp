@@ -9,7 +9,7 @@ namespace atoll_v1::atoll {
 
 // Transfer rates of a lane in GT/s, by PCIe generation.
 inline constexpr std::array pcie_rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0};
-// GT/s of a generation; 0 for an unknown one.
+// Returns the GT/s of a lane of this PCIe generation; 0 for an unknown generation.
 constexpr double pcie_gt_s(std::size_t generation) {
   return generation > 0 && generation <= pcie_rates.size() ? pcie_rates[generation - 1] : 0;
 }

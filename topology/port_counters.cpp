@@ -22,8 +22,8 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::uint64_t no_warning = std::numeric_limits<std::uint64_t>::max();
-// Congestion control of RoCE works by marks, so a few of them are no fault. Nothing documents how
-// many are; this many show that senders were slowed down again and again.
+// Congestion control of RoCE marks packets, so a few marks are no fault. Nothing documents how many
+// are normal; this number shows that senders were slowed down again and again.
 constexpr std::uint64_t many = 1000;
 constexpr std::size_t most_shown = 3;  // number of ports that a finding lists with their counters
 
@@ -44,8 +44,8 @@ constexpr std::string_view not_ready[] = {"rnr_nak_retry_err", "rcvd_rnr_err"};
 // sent, and the notifications that made the sender slower.
 constexpr std::string_view marks[] = {"np_ecn_marked_roce_packets", "np_cnp_sent",
                                       "rp_cnp_handled"};
-// Ticks in which the port had data, but no credits or no turn. The length of a tick depends on the
-// adapter, so no number of ticks proves a loss of speed.
+// Ticks in which the port had data, but no credits or not its turn to send. The length of a tick
+// depends on the adapter, so no number of ticks proves a loss of speed.
 constexpr std::string_view waits[] = {"port_xmit_wait"};
 
 constexpr PortCounters counter_table[] = {

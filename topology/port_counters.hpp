@@ -15,9 +15,9 @@ struct PortCounters {
   std::string_view finding;  // id of the finding
   fact::Name fact;           // the fact that lists the counters: link.errors or link.congestion
   std::span<const std::string_view> names;  // files in the port's folder counters or hw_counters
-  std::uint64_t warning_from = 1;           // a smaller rise has the severity info
+  std::uint64_t warning_from = 1;           // smaller rises have the severity info
   std::string_view consequence;
-  // NAME and PORT stand for the port.
+  // compare_ports() replaces NAME and PORT by those of the port.
   std::string_view fix;
   std::string_view ethernet_fix = {};  // replaces `fix` for RoCE; "" if `fix` holds for both
 };

@@ -16,7 +16,7 @@ inline std::string_view layer_of_rdma_name(std::string_view name) {
   };
   constexpr std::array prefixes{Prefix{"ib", "infiniband"}, Prefix{"roce", "ethernet"},
                                 Prefix{"opa", "omni-path"}};
-  constexpr std::string_view places = "Ppsox";  // marks of domain, bus, slot, onboard number, GUID
+  constexpr std::string_view places = "Ppsox";  // letters: domain, bus, slot, onboard number, GUID
   constexpr std::string_view digits = "0123456789abcdef";
   for (const Prefix& prefix : prefixes) {
     if (!name.starts_with(prefix.text)) continue;

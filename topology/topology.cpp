@@ -19,7 +19,7 @@ topology_sources::LiveRequest request_for(std::string_view host_id) {
   return request;
 }
 
-// Appends the elements of the topology `part` with new ids.
+// Appends the elements of `part` whose ids are not in `seen`, and adds their ids to it.
 template <class T>
 void append_new(std::vector<T>& all, const std::vector<T>& part, std::set<std::string>& seen) {
   for (const T& element : part)
@@ -58,7 +58,7 @@ Topology Topology::discover_local_ports(std::string_view host_id) {
   const auto request = request_for(host_id);
   Topology topology;
   topology_sources::sysfs_ports(request, topology);
-  // The host comes last, because the source adds the network interfaces of a host that is known.
+  // Added after the ports: for a known host, sysfs_ports() would read network interfaces too.
   topology.hosts.push_back({.id = request.host_id, .name = request.host_name});
   return topology;
 }

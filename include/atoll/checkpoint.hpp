@@ -62,9 +62,9 @@ ATOLL_API void save(const std::filesystem::path& folder, Engine& engine, const O
 ATOLL_API void save(const std::filesystem::path& folder, Engine& engine,
                     const std::map<std::string, std::string>& extra = {});
 
-// A save that goes on beside training. It ends with finish(), which all ranks must call: training
-// steps that other ranks have run meanwhile do not matter. Destroying a PendingSave before finish()
-// cancels the save: its folder keeps its old content, and FOLDER.partial is removed.
+// A save that a thread performs while training continues. All ranks must call finish(), which ends
+// the save, after any number of training steps of their own. Destroying a PendingSave before
+// finish() cancels the save: its folder keeps its old content, and FOLDER.partial is removed.
 class ATOLL_API PendingSave {
  public:
   PendingSave(PendingSave&&) noexcept;
@@ -75,7 +75,7 @@ class ATOLL_API PendingSave {
   // true on all ranks, finish() takes only the time to write the index and to rename the folder.
   bool written() const;
   // Seconds for which steps of this rank have waited for the save so far: until its thread had
-  // written enough, and while units were copied. Does not block.
+  // written a unit or freed room for its copy, and while units were copied. Does not block.
   double stalled_seconds() const;
   // Collective. Blocks until the folder is complete under its name. Throws the error of any rank on
   // all ranks; training can go on, and the folder has its old content. Afterwards every call throws

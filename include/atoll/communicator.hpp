@@ -32,7 +32,7 @@ class ATOLL_API Work {
   // Like synchronize(), but returns false if the operation is not complete within `limit`.
   bool synchronize_for(std::chrono::nanoseconds limit) const;
   bool done() const;  // true if the operation is complete or has failed
-  // The error of a failed operation; nothing if it is in flight or has succeeded.
+  // The error of a failed operation; nullopt if it is in flight or has succeeded.
   std::optional<Error> error() const;
   // Source and tag of the message of a recv() with tags that is complete; -1 for others.
   int source() const;
@@ -180,20 +180,21 @@ struct CommunicatorOptions {
 // failure of its operation, and the stream drops later work until this failure was thrown or
 // returned (device.hpp). With Config::failure_scope "communicator", the failure ends this
 // communicator on all its ranks: operations in flight fail and later calls throw, everywhere with
-// the error of the rank that failed first. So does the loss of a rank. Other communicators go on.
-// With the scope "job", a failure fails the World: every communicator of every rank aborts and
-// every wait ends. abort() ends one communicator only. Every call of a Communicator that was moved
-// from throws Error(invalid_argument), and so does an operation after the World has been destroyed.
+// the error of the rank that failed first. The loss of a rank has the same effect on each
+// communicator that contains the rank. Other communicators go on. With the scope "job", a failure
+// fails the World: every communicator of every rank aborts and every wait ends. abort() ends one
+// communicator only. Every call of a Communicator that was moved from throws
+// Error(invalid_argument), and so does an operation after the World has been destroyed.
 class ATOLL_API Communicator {
  public:
   // Collective over the axis. If several communicators have ranks in common, all ranks must open
   // them in the same order. Ranks of one axis compare what they open. If names, ranks of the axis,
   // parents or kinds of memory differ, all of them throw Error(mismatch), and if the options are
-  // wrong on some ranks, all ranks throw the error of the lowest. If a rank opens nothing within
-  // Config::rendezvous_timeout, the others throw Error(timeout), which names the communicator and
-  // the rank. Throws Error(invalid_argument) for an axis that breaks the rules of Axis. Ranks
-  // exchange which backends they can use and choose the best common
-  // one. If there is none, throws Error(unsupported) with the reason of each backend.
+  // wrong on some ranks, all ranks throw the error of the lowest of them. If a rank opens nothing
+  // within Config::rendezvous_timeout, the others throw Error(timeout), which names the
+  // communicator and the rank. Throws Error(invalid_argument) for an axis that breaks the rules of
+  // Axis. Ranks exchange which backends they can use and choose the best common one. If there is
+  // none, throws Error(unsupported) with the reason of each backend.
   static Communicator open(const Axis& axis, CommunicatorOptions options = {});
   // Opens a communicator of these ranks of the World, in this order, which is the same on all of
   // them. Ranks that are not listed need not call it, and two lists may be opened in any order, as
@@ -292,16 +293,16 @@ class ATOLL_API Communicator {
   };
   std::uint64_t scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const;
   // Allocates `bytes` of scratch memory in advance with atoll::allocate(), so that the backend
-  // moves it without a copy; scratch memory of a first call is not registered. Collective: all
-  // ranks pass the same number. Throws Error(invalid_argument) after the first operation, and the
-  // errors of atoll::allocate().
+  // accesses it without a copy; scratch memory that the first call allocates is not registered with
+  // the backend. Collective: all ranks pass the same number. Throws Error(invalid_argument) after
+  // the first operation, and the errors of atoll::allocate().
   void reserve_scratch(std::uint64_t bytes);
 
   // Throws the error with which this communicator has ended on any rank, or World::failure(). Does
   // not block; any thread may call it.
   void check() const;
-  // Returns another handle of this communicator, whose operations have the time limit `timeout`
-  // instead of CommunicatorOptions::timeout; -1 ms means that one. All ranks must use the same.
+  // Returns another handle of this communicator, whose operations have the time limit `timeout`; -1
+  // ms means CommunicatorOptions::timeout. All ranks must pass the same value.
   Communicator with_timeout(std::chrono::milliseconds timeout) const;
 
   // Returns the transports that this process uses. A backend that cannot tell its communicators
@@ -319,7 +320,7 @@ class ATOLL_API Communicator {
   // `reason`; later calls throw this error. The data of failed operations is undefined, and their
   // streams fail as after other errors. Returns at once: the store tells the other ranks. Any
   // thread may call it; only the first call counts (if several ranks call it at the same time, each
-  // of them reports its own). Ranks that wait in allocate() or register_memory() end as well.
+  // of them reports its own). Calls of allocate() and register_memory() in progress fail as well.
   // Destroy the communicator as usual.
   void abort(std::string_view reason);
 

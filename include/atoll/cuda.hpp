@@ -2,8 +2,8 @@
 //
 // This header needs no CUDA header: a cudaStream_t is a pointer to CUstream_st, and a cudaEvent_t
 // is a pointer to CUevent_st. Every function throws Error(unsupported) for a stream, event or
-// device that is not on a GPU, and Error(backend) if a CUDA call fails. Which thread may call, and
-// when failures are reported, is as for Stream (device.hpp).
+// device that is not on a GPU, and Error(backend) if a CUDA call fails. The rules of Stream
+// (device.hpp) about threads and about the time at which failures are reported apply here too.
 //
 //   atoll::Stream compute = atoll::cuda::wrap_stream(engine.device(), my_stream);
 //   auto pass = engine.begin({}, compute);

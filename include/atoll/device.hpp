@@ -91,19 +91,19 @@ using StreamLink = std::shared_ptr<Stream*>;
 // as it comes. A task must not destroy its own stream.
 //
 // Waits in tasks: a task of a CPU stream may wait for other streams. It cannot wait for its own
-// stream: not by synchronize(), and not for a collective that it has enqueued there, because this
+// stream: not by synchronize(), and not for a collective that it has enqueued on it, since this
 // work runs only after the task. Such a wait throws Error(invalid_argument). A cycle of waits over
 // several streams is not noticed.
 //
-// Errors: when work fails, the stream drops later work until the program has been told of the
-// error: until synchronize() of this stream or of a later event, or a function of a Work, has
-// thrown or returned it. Work that is enqueued afterwards runs, and waits for earlier events no
-// longer fail it. Work that was enqueued before stays dropped, and synchronize() and events that
-// follow such work, with no newer work between, throw the error every time. On a GPU only
-// functions of enqueue() are dropped: copies and kernels run, on data that may be wrong. If a failed stream drops a collective, its communicator fails
-// (communicator.hpp). If the stream is destroyed before any call has told its error, the World
-// fails, and the other ranks get the text of that error. Every call of a Stream that was moved from
-// throws Error(invalid_argument).
+// Errors: when work fails, the stream drops later work until the program has received the error:
+// until synchronize() of this stream or of a later event, or a function of a Work, has thrown or
+// returned it. Work that is enqueued afterwards runs, and waits for earlier events no longer fail
+// it. Work that was enqueued before stays dropped, and synchronize() and events that follow such
+// work, with no newer work between, throw the error every time. On a GPU only functions of
+// enqueue() are dropped: copies and kernels run, on data that may be wrong. If a failed stream
+// drops a collective, its communicator fails (communicator.hpp). If the stream is destroyed before
+// any call has reported its error, the World fails, and the other ranks get the text of that error.
+// Every call of a Stream that was moved from throws Error(invalid_argument).
 class ATOLL_API Stream {
  public:
   Stream(Stream&&) noexcept;

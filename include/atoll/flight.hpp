@@ -158,7 +158,6 @@ ATOLL_API FlightLog read_flight(const std::filesystem::path& file);
 // that are behind or in an operation, and calls that differ between ranks. Throws Error(mismatch)
 // for logs of different jobs and Error(invalid_argument) when there are no logs.
 ATOLL_API std::string explain_flight(std::span<const FlightLog> logs);
-// Reads flight files, then explains the logs in them.
 ATOLL_API std::string explain_flight(std::span<const std::filesystem::path> files);
 
 }  // namespace atoll_v1::atoll

@@ -349,12 +349,12 @@ class ATOLL_API Engine {
   // name that is in use, not UTF-8 or has control characters, for an impossible shape, for initial
   // values that Init does not allow.
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
-  // Completes the setup. Declares the
-  // order in which forward uses the units; backward uses the reverse order. Plans and allocates
-  // every buffer. A unit may occur several times. Collective; may be called once. Throws
-  // Error(not_found) for a name that no unit has, and Error(invalid_argument) for a unit that
-  // `order` omits. If the plan exceeds Options::memory_bytes, throws Error(invalid_argument) that
-  // shows the plan, before anything is allocated.
+  // Completes the setup. Declares the order in which forward uses the units; backward uses the
+  // reverse order. Plans and allocates every buffer. A unit may occur several times. Collective;
+  // may be called once. Throws Error(not_found) for a name that no unit has, and
+  // Error(invalid_argument) for a unit that `order` omits. If the plan exceeds
+  // Options::memory_bytes, throws Error(invalid_argument) that shows the plan, before anything is
+  // allocated.
   void seal(const std::vector<std::string>& order);
 
   // Functions that write parameters (initialize, assign, refresh, and load() of checkpoint.hpp)

@@ -56,7 +56,7 @@ class HostLayout {
     return ranks_[static_cast<std::size_t>(host)];
   }
   // Returns the rank of `host` with the same local rank as `rank`, modulo the number of ranks on
-  // `host`: the holder of the block of `rank` there. Returns `rank` if it runs on `host`.
+  // `host`: the rank of `host` that holds the block of `rank`. Returns `rank` if it runs on `host`.
   int counterpart(int rank, int host) const noexcept {
     const auto& ranks = ranks_of(host);
     return ranks[static_cast<std::size_t>(local_of(rank)) % ranks.size()];

@@ -67,7 +67,6 @@ struct OptimizerOptions {
   std::vector<ParamGroup> groups{};
 };
 
-// The settings of one parameter.
 struct ParamSettings {
   float learning_rate_scale, weight_decay, beta1, beta2;
   friend bool operator==(const ParamSettings&, const ParamSettings&) = default;
@@ -86,22 +85,23 @@ struct StepOptions {
   // loss was multiplied by `scale`. All ranks must pass the same factor; see Optimizer::step(). A
   // factor other than 1 cannot be combined with update_in_backward().
   float gradient_scale = 1;
-  // When true, step() updates on a stream of the optimizer, not on `compute`, and takes only a few
-  // blocks of a GPU. The next forward then runs beside the updates: each of its gathers waits for
-  // the update of its unit. After such a step, work outside a Pass that uses parameters or
-  // gradients (Segment::values) must first wait with Optimizer::wait_updates().
+  // When true, step() updates on a stream of the optimizer, not on `compute`, with only a few
+  // thread blocks of a GPU. The next forward then runs beside the updates: each of its gathers
+  // waits for the update of its unit. After such a step, work outside a Pass that uses parameters
+  // or gradients (Segment::values) must first wait with Optimizer::wait_updates().
   bool beside_next_pass = false;
   // Number of thread blocks of a GPU for updates beside the next pass, except for the updates of
-  // the two units that forward uses first; 0 means no limit. Each block holds about one
+  // the two units that forward uses first; 0 means no limit. Each block occupies about one
   // multiprocessor. CPUs ignore this number.
   unsigned blocks_beside = 24;
 };
 // Returns the blocks_beside with which the updates of an AdamW step end within `forward_seconds`,
-// the time of a forward, rounded up to a multiple of 8. If the updates need 33 to 48 blocks, they
-// get 32 and take up to 1.5 times as long as the forward. Updates that need more get 0: update
-// before the forward. Beside matrix products, a block reads and writes 50 GB/s. On an H100, 20 to
-// 28 blocks beat updates before the forward; 14 blocks only equalled them. Throws
-// Error(invalid_argument) unless the time is finite and above 0.
+// the time of a forward, rounded up to a multiple of 8. If the updates need 33 to 48 blocks, the
+// result is 32, and they take up to 1.5 times as long as the forward. If they need more, the result
+// is 0: update before the forward, not beside it. The estimate assumes that a block beside matrix
+// products reads and writes 50 GB/s. On an H100, updates beside the forward were faster than before
+// it with 20 to 28 blocks, and equally fast with 14. Throws Error(invalid_argument) unless the time
+// is finite and above 0.
 ATOLL_API unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds);
 // The same, but the number changes less often from step to step. `last` is the number of blocks of
 // the previous forward, empty for the first. The number rises at once, and falls only if 12 or more

@@ -85,37 +85,37 @@ ATOLL_API void spend(const Device& device, double seconds);
 
 namespace atoll_v1::atoll {
 
-// How long arithmetic takes on a device: a model by shapes. Pure functions.
+// A model of the time that arithmetic takes on a device, from the shapes of the operands.
 //
-// A product is cut into tiles, which the compute units process in waves; the last wave is seldom
-// full. The model starts from the rate that was measured for large products on the device. It takes
-// away what the last wave leaves idle, and the time in which a tile fills its pipeline. A product
-// that moves more bytes than it computes is limited by the memory. Everything else (norms,
-// activation functions, updates) takes the time of the bytes that it reads and writes.
+// A matrix product is cut into tiles, which the compute units process in waves; the last wave is
+// seldom full. The model starts from the rate that was measured for large products on the device.
+// It lowers this rate by the share of units that the last wave leaves idle, and by the time in
+// which a tile fills its pipeline. If moving the bytes of a product takes longer than its
+// arithmetic, that time counts. All other work (norms, activation functions, updates) takes the
+// time of the bytes that it reads and writes.
 struct ComputeModel {
   std::string name;      // name of the device, such as "H100"
   double peak_bf16 = 0;  // FLOP/s in bf16 (PeakRates), the base of MFU
   double peak_f32 = 0;   // FLOP/s in f32, without TF32
   // FLOP/s in 8-bit floating point; 0: atoll's trainer has no products in fp8 on this device
   double peak_fp8 = 0;
-  // The measured rates of large products, and of attention over long sequences, as parts of
+  // The measured rates of large products, and of attention over long sequences, as fractions of
   // peak_bf16 or peak_f32.
   double best_product = 1;
   double best_attention = 1;
-  double flash_attention_2 = 1;  // part of the peak that FlashAttention-2, as in PyTorch, reaches
+  double flash_attention_2 = 1;  // fraction of the peak that PyTorch's FlashAttention-2 reaches
   int units = 0;                 // number of compute units (SMs); 0: products have no tiles (CPUs)
-  double memory_gbyte_s = 0;     // bandwidth of the memory that kernels reach
+  double memory_gbyte_s = 0;     // memory bandwidth that kernels reach
   std::uint64_t memory_bytes = 0;
   std::uint64_t reserved_bytes = 0;  // bytes of context, libraries and NCCL's buffers of one rank
-  double kernel_s = 0;               // least seconds of a kernel
+  double kernel_s = 0;               // minimum time of a kernel in seconds
   double launch_s = 0;               // seconds of CPU time to launch a kernel
-  std::string source;                // where the figures come from
+  std::string source;                // source of these figures, for people
 };
 
 // Finds a device by a name such as "H100", "NVIDIA H200 SXM" or "a100-40gb". Throws
 // Error(not_found), which lists the known names.
 ATOLL_API const ComputeModel& find_compute_model(std::string_view name);
-// Returns the names of the known devices.
 ATOLL_API std::vector<std::string> compute_model_names();
 
 struct ProductShape {

@@ -119,8 +119,8 @@ struct SchedulerOptions {
   // communicator bootstraps separately.
   Axis root{};
   // How many compute units of a GPU gathers may take from compute, and how many the lanes reduce
-  // and replicate. Sums of a backend need some. Sums that the library builds, because the backend
-  // lacks them, first exchange data, which copy engines can do: `none` suits them.
+  // and replicate. Sums that the backend computes need some. Sums that the library builds, because
+  // the backend lacks them, begin with an exchange, which copy engines can do: `none` suits them.
   ComputeUnits gather_units = ComputeUnits::none;
   ComputeUnits reduce_units = ComputeUnits::few;
 };
@@ -163,7 +163,7 @@ class ATOLL_API Scheduler {
   // work is complete.
   LaneEvent run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,
                 std::string_view label = {});
-  // Returns an event that happens after everything enqueued on the lane so far.
+  // Returns an event that happens when all work enqueued on the lane so far is done.
   LaneEvent record(Lane lane);
   // Makes a compute stream wait for a lane, and records the wait as exposed communication, labelled
   // with the lane and `label`. Work::wait() also makes a stream wait, but records nothing.

@@ -113,7 +113,7 @@ struct TopologyPath {
 // A contradiction between two sources of one host. The topology holds the value of the first.
 struct TopologyConflict {
   std::string subject;  // id of a host or device, or "ID - ID" for a link
-  std::string member;   // what the sources disagree about: "numa", "links", the name of a fact, ...
+  std::string member;   // what the sources disagree about: "numa", "links", a key of Facts, ...
   std::string believed, contradiction;  // both values with their sources: "1 (a.xml)"
 };
 
@@ -205,8 +205,8 @@ ATOLL_API std::vector<Affinity> find_affinity(const Topology& topology);
 // node, or of the host if the node has none. Ranks of a node share its NICs.
 ATOLL_API Affinity find_cpu_affinity(const Topology& topology, std::string_view host, int numa);
 
-// Bandwidth of every NIC in GB/s, in the order of Topology::nics: the least of port, PCIe link and
-// share of the adapter. Empty without a rate of port or adapter, since PCIe only limits a NIC.
+// Bandwidth of every NIC in GB/s, in the order of Topology::nics: the minimum of port, PCIe link
+// and share of the adapter. Empty if only the PCIe rate, an upper limit, is known.
 ATOLL_API std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
 
 // Returns findings about counters of network ports that rose during a run: errors of the link, lost

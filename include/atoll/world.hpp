@@ -117,11 +117,11 @@ class ATOLL_API World {
   // epoch of the job. The call ends `old` on this rank: its communicators fail with Error(aborted),
   // and it and what was made from it can only be destroyed. The other ranks learn it as a departure
   // from their World (on_departure()), so that their collectives fail as well and they call
-  // regroup(). The store of rank 0 is the arbiter. It closes the list when each rank of the last
-  // epoch has called regroup(), has left or is lost, or `grace` is over. The ranks of the new World
-  // are dense: ranks of the last epoch in their order, then new processes (enter()). Keys, tickets
-  // and callbacks do not pass to the new World.
-  // An epoch that fail() has ended can be followed by another one as well.
+  // regroup(). The store decides which ranks form the epoch: it closes the list of ranks when each
+  // rank of the last epoch has called regroup(), has left or is lost, or `grace` is over. The ranks
+  // of the new World are dense: ranks of the last epoch in their order, then new processes
+  // (enter()). Keys, tickets and callbacks do not pass to the new World. An epoch that fail() has
+  // ended can be followed by another one as well.
   // Needs Config::failure_scope "communicator". Throws Error(mismatch) if this rank is not on the
   // list: the epoch began without it, or its replica is not whole. Throws Error(aborted) on all
   // ranks if fewer than `min_ranks` are left. Throws Error(timeout) if the store cannot be reached:
@@ -130,9 +130,9 @@ class ATOLL_API World {
   static World regroup(World& old) { return regroup(old, Regroup()); }
   // Enters a running job as a new process: waits at the store of ATOLL_ADDR, with the secret in
   // ATOLL_TOKEN, until ranks of the job regroup. Waits without a time limit once it has reached the
-  // store. The process can be started long before it is needed. Errors as regroup(), and
-  // Error(mismatch) if Config::timeout or Config::check differs from that of the ranks. If the ranks
-  // have ATOLL_LOCAL_RANK, it needs one that is free on its host.
+  // store. The process can be started long before it is needed. Throws the errors of regroup(), and
+  // Error(mismatch) if Config::timeout or Config::check differs from that of the ranks. If the
+  // ranks set ATOLL_LOCAL_RANK, this process must set one that no rank of its host uses.
   static World enter(const Regroup& wish, Config config = Config::from_env());
   static World enter() { return enter(Regroup()); }
 
@@ -168,7 +168,7 @@ class ATOLL_API World {
   const std::vector<HostInfo>& hosts() const;        // hosts of the job, by lowest rank
   const std::vector<Placement>& placements() const;  // placement of each rank
   int epoch() const;  // 0 for the World that the launcher starts; each epoch that begins adds 1
-  // By rank: its rank in the World that the program had before; -1: a new process. Empty in epoch
+  // For each rank: its rank in the World of the last epoch, or -1 for a new process. Empty in epoch
   // 0.
   const std::vector<int>& former_ranks() const;
 
@@ -195,7 +195,7 @@ class ATOLL_API World {
   // function that one of them registers runs next.
   void at_exit(std::function<void(bool failed)> callback);
 
-  // Declares that the job has failed. The store sends the reason to every rank; there,
+  // Declares that the job has failed. The store sends the reason to every rank; on each of them
   // communicators abort and waiting calls throw Error(aborted) with the reason, as one line. Only
   // the first reason counts. Blocks for a few seconds at most; not for signal handlers (see above).
   void fail(std::string_view reason) noexcept;

@@ -1,7 +1,7 @@
 // barrier: returns when all ranks have called it.
 //
 // On one host the ranks synchronize in shared memory. Over several hosts every rank exchanges
-// signatures with every other rank: each of N ranks sends and receives 56 (N - 1) bytes. A
+// signatures with every other rank: each of N ranks sends and receives 96 (N - 1) bytes. A
 // dissemination barrier would need only log2 N messages per rank, but its timeout could not name
 // the absent rank.
 #include "collectives/collectives.hpp"

@@ -70,8 +70,8 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
 void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Extents extents,
                               const std::vector<Block>& blocks, std::byte* out, Exchange& exchange);
 
-// Returns the largest number of blocks of which any rank has a piece in scratch memory, for each
-// piece in flight of a two_level_reduce_scatter(). All ranks choose the size of pieces by it.
+// Returns how many buffers of one piece each a rank needs at most in scratch memory for each piece
+// in flight of a two_level_reduce_scatter(). All ranks derive the size of pieces from this number.
 std::size_t two_level_slots(const Layout& layout);
 
 // Reduces the whole tensor into the root's dst, in the same order as two_level_reduce_scatter().
@@ -104,7 +104,6 @@ inline const std::byte* source(const atoll_operation& operation) {
 inline std::byte* destination(const atoll_operation& operation) {
   return static_cast<std::byte*>(operation.dst);
 }
-// Returns `operation.count` in bytes.
 inline std::size_t bytes(const atoll_operation& operation) {
   return operation.count * dtype_size(operation.dtype);
 }

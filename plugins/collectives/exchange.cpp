@@ -210,7 +210,7 @@ void Exchange::send_signature(int peer) noexcept {
   try {
     item.done += route(peer).send(peer, item.bytes().subspan(item.done));
   } catch (const Error&) {
-    // The mismatch explains more than a lost peer.
+    // Ignored: the caller reports the mismatch, which explains more than a lost peer.
   }
 }
 

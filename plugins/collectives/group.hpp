@@ -115,7 +115,7 @@ struct Group {
   std::vector<void*> dsts;
 
  private:
-  // Memory that grows when more is needed. The transports of the team know it.
+  // Memory that grows when more is needed, and that is registered with the transports of the team.
   class Scratch {
    public:
     explicit Scratch(const Team& team) : team_(team) {}

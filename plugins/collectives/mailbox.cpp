@@ -116,7 +116,7 @@ void Mailbox::post(Post& one) {
   compare(one, kept->source, kept->signature);
   kept->receiver = &one;
   if (!kept->is_whole) return;  // arrived() completes it
-  copy(destination(operation), kept->data.data(), kept->data.size());
+  atoll_collectives::copy(destination(operation), kept->data.data(), kept->data.size());
   complete(one, kept->source, kept->signature);
   kept_bytes_ -= kept->data.size();
   kept_.erase(kept);
@@ -126,11 +126,11 @@ void Mailbox::deliver_to_self(Post& one) {
   const atoll_operation& operation = *one.operation;
   one.is_complete = true;
   if (Post* const receiver = receiver_of(team_.rank, one.signature)) {
-    copy(destination(*receiver->operation), source(operation), bytes(operation));
+    atoll_collectives::copy(destination(*receiver->operation), source(operation), bytes(operation));
     return complete(*receiver, team_.rank, one.signature);
   }
   Kept& message = keep(team_.rank, one.signature, bytes(operation));
-  copy(message.data.data(), source(operation), bytes(operation));
+  atoll_collectives::copy(message.data.data(), source(operation), bytes(operation));
   message.is_whole = true;
 }
 
@@ -150,7 +150,7 @@ bool Mailbox::send_to(int rank) {
   while (!sends.empty()) {
     Post& one = *sends.front();
     const auto head = std::as_bytes(std::span(&one.signature, 1));
-    const std::span data(source(*one.operation), bytes(*one.operation));
+    const std::span data(atoll_collectives::source(*one.operation), bytes(*one.operation));
     std::size_t n = 0;
     if (one.done >= head.size()) {
       n = route(rank).send(rank, data.subspan(one.done - head.size()));
@@ -227,7 +227,7 @@ void Mailbox::arrived(int rank) {
   Kept& kept = *message.kept;
   kept.is_whole = true;
   if (kept.receiver == nullptr) return;
-  copy(destination(*kept.receiver->operation), kept.data.data(), kept.data.size());
+  atoll_collectives::copy(destination(*kept.receiver->operation), kept.data.data(), kept.data.size());
   complete(*kept.receiver, rank, message.signature);
   kept_bytes_ -= kept.data.size();
   kept_.remove_if([&](const Kept& one) { return &one == &kept; });

@@ -7,7 +7,7 @@
 //
 // Steps: check and copy the messages of this rank to itself; queue the signature and the data of
 // all other messages; run the exchange. A send is complete when the transport has accepted its
-// data. Each message moves its data and a signature of 56 bytes.
+// data. Each message adds a signature of 96 bytes to its data.
 #include <fmt/format.h>
 
 #include <vector>

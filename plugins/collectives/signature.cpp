@@ -44,7 +44,7 @@ Signature make_signature(const atoll_operation& operation, int nranks, std::uint
   s.dtype = barrier ? -1 : operation.dtype;
   s.op = reduces(operation.kind) ? operation.op : -1;
   s.root = has_root(operation.kind) ? operation.peer : -1;
-  // The counts of all_to_all_v differ between ranks.
+  // The counts of all_to_all_v differ between ranks, so its signatures have no hash of them.
   const bool shares_counts = is_uneven(operation.kind) && operation.kind != ATOLL_ALL_TO_ALL_V;
   s.layout = shares_counts ? hash_of(operation.counts, nranks) : 0;
   s.count = barrier ? 0 : operation.count;
@@ -79,7 +79,7 @@ std::uint64_t digest(const Signature& s) noexcept {
 std::string describe(const Signature& s) {
   std::string text = fmt::format("{} {}", kind_name(s.kind), s.sequence);
   if (s.kind == ATOLL_BARRIER) return text;
-  // The text may come from another process.
+  // The text may come from another process, and then may lack its null character.
   const std::string_view label(s.label_text.data(), s.label_text.size());
   text += fmt::format(" ({} x {}", s.count, dtype_name(s.dtype));
   if (s.op >= 0) text += fmt::format(", {}", op_name(s.op));

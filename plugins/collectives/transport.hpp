@@ -1,5 +1,5 @@
-// Transport is the interface through which bytes reach other ranks. Shared memory and TCP implement
-// it; an RDMA transport can be added.
+// Transport is the interface through which bytes reach other ranks. Shared memory, TCP
+// (plugins/host) and RDMA (plugins/verbs) implement it.
 //
 // A transport connects this rank with some ranks of its group by reliable, ordered byte streams,
 // one per peer and direction. Only wait() blocks. One caller at a time may use a transport, except
@@ -90,15 +90,15 @@ class Transport {
   // copy. Other transports need not override them.
 
   // Announces that the next bytes from `peer` that are not announced yet will be received into
-  // `memory`, so that the peer may write them there before recv() is called. With null
+  // `memory`, so that the peer may write them to it before recv() is called. With null
   // memory.data() they must not be written ahead. The memory stays valid until recv() has returned
   // all of these bytes, or until stop().
   virtual void expect(int /*peer*/, std::span<std::byte> /*memory*/) {}
   // Registers memory with the network adapters, and ends that registration. A transport may ignore
-  // the calls. No operation is in flight.
+  // the calls, which are made only while no operation is in flight.
   virtual void add_memory(std::span<std::byte> /*memory*/) {}
   virtual void remove_memory(const std::byte* /*memory*/) {}
-  // Called once after a failure. No adapter accesses the caller's memory afterwards.
+  // Called once after a failure. On return no adapter accesses the caller's memory any more.
   virtual void stop() noexcept {}
 
   // Waits, for a bounded time, until all sent bytes have left this host. Must be called before an

@@ -21,7 +21,7 @@ constexpr std::size_t level_pieces_wanted = 16;
 // sent.
 constexpr std::size_t depth = 4;
 constexpr std::size_t level_scratch = 32 * 1024 * 1024;
-// Slices that one sum() can take: each needs a cache line of the staging buffers.
+// Maximum number of slices of one sum(): each needs a cache line of the staging buffers.
 constexpr std::size_t most_slices = staging_bytes / cache_line;
 
 std::size_t largest_block(const std::vector<Block>& blocks) {

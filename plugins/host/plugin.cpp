@@ -71,7 +71,7 @@ std::unique_ptr<Rendezvous> listen(const atoll_group& group) {
                                       Limits{cut_of(group), open});
 }
 
-// Returns a function that reads where a rank listens. It outlives the group.
+// Returns a function that reads from the store on which ports a rank listens. It outlives `group`.
 TcpTransport::Lookup lookup(const atoll_core& core, const atoll_group& group, const Team& team) {
   return [core = &core, id = std::string(group.id), team = &team](int rank) {
     std::string value;
@@ -89,7 +89,7 @@ TcpTransport::Lookup lookup(const atoll_core& core, const atoll_group& group, co
 // Returns a function that publishes that this rank has closed.
 std::function<void()> retract(const atoll_core& core, const atoll_group& group, const Team& team) {
   return [core = &core, path = fmt::format("{}/{}", group.id, key(team.rank))] {
-    // A store that fails belongs to a job that has failed, and then nobody looks.
+    // The status is ignored: the store fails only if the job has failed, and no rank looks then.
     core->put(core->ctx, path.c_str(), closed.data(), closed.size());
   };
 }

@@ -89,7 +89,7 @@ struct Arrival {
   bool complete() const { return have == sizeof(Message); }
 };
 
-// The proofs of one rank of one group.
+// Makes and checks the handshake messages of one rank of one group.
 class Handshake {
  public:
   explicit Handshake(Identity identity);

@@ -166,7 +166,7 @@ std::size_t CheckedLink::send_frame(std::span<const std::byte> data) {
   return done - header_now;
 }
 
-// Continues to read `bytes` bytes to `to`, of which `have` are there. Returns true when all are.
+// Continues to read `bytes` bytes to `to`; `have` have arrived so far. Returns true when all have.
 bool CheckedLink::receive(std::byte* to, std::size_t bytes, std::size_t& have) {
   const ssize_t got = ::recv(socket(in_), to + have, bytes - have, MSG_DONTWAIT);
   if (got == 0) closed();

@@ -28,7 +28,7 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // These functions do what those of Transport do.
+  // Move as many bytes as possible without blocking and return their number, as in Transport.
   std::size_t send(std::span<const std::byte> data) { return send({}, data); }
   virtual std::size_t send(std::span<const std::byte> head, std::span<const std::byte> data) = 0;
   virtual std::size_t recv(std::span<std::byte> data) = 0;

@@ -20,8 +20,8 @@ constexpr auto answer_limit = 5s;   // time within which the other side's proces
 constexpr auto retry_pause = 50ms;
 constexpr auto refused_limit = 1s;  // time for which refused connections are retried
 constexpr unsigned fewest_failures = 3;
-// Pause before a call. Usually both ranks need the connection at the same time, and then the higher
-// rank connects without a call.
+// Pause before a call (a request that the higher rank connects). Usually both ranks need the
+// connection at the same time, and then the higher rank connects without a call.
 constexpr auto call_delay = 10ms;
 constexpr auto call_pause = 2s;
 
@@ -29,8 +29,8 @@ std::string message_of(int error) { return std::generic_category().message(error
 
 }  // namespace
 
-// Announces the connections with a rank: one per stream to a lower rank, or a call to a higher
-// rank.
+// Adds the attempts to connect with a rank: one per stream to a lower rank; to a higher rank one
+// call, which asks that rank to connect to this one.
 void Rendezvous::plan(const Request& request) {
   const int rank = request.rank;
   const std::size_t rails = network_.common_rails(rank);

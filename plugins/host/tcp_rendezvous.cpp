@@ -26,8 +26,8 @@ constexpr auto handshake_limit = 5s;
 constexpr auto accept_pause = 50ms;  // pause after an accept that failed for lack of resources
 constexpr int accepts_per_turn = 64;
 constexpr std::size_t events_per_turn = 64;
-// Numbers of connections that are kept before they have proved their identity. At 10,000
-// connections per second from an address of the group, each is kept for 100 ms.
+// Maximum numbers of connections that have not proved their identity, for the origins stranger and
+// member. At 10,000 connections per second from an address of the group, each is kept for 100 ms.
 constexpr std::array<std::size_t, 2> most_unproven = {128, 1024};
 
 // While an object exists, all signals are blocked on this thread. A thread that starts meanwhile
@@ -55,7 +55,7 @@ Fd new_event() {
 
 void signal(const Fd& event) noexcept {
   const std::uint64_t one = 1;
-  // A full counter is readable already, so a failed write needs no answer.
+  // A write fails only if the counter is full; the event is readable then, so that is no error.
   [[maybe_unused]] const ssize_t n = ::write(event.get(), &one, sizeof(one));
 }
 
@@ -212,7 +212,7 @@ bool Rendezvous::needs(int rank, int stream) {
 }
 
 void Rendezvous::establish(int rank, int stream, Fd socket, const std::string& host) {
-  // Otherwise an event of the socket would lead to an entry that no longer exists.
+  // Without this, the next event of the socket would refer to an entry that no longer exists.
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr) != 0) {
     throw atoll_sdk::system_error("epoll_ctl", errno);
   }
@@ -408,8 +408,9 @@ bool Rendezvous::welcome(Incoming& peer) {
   return true;
 }
 
-// Checks the last message of an incoming connection. If it is right, the connection is a stream, or
-// the call is heard. Returns false, because the entry is no longer needed.
+// Checks the last message of an incoming connection. If it is right, the connection becomes a
+// stream, or this rank connects to the caller. Returns false, because the entry is no longer
+// needed.
 bool Rendezvous::confirm(Incoming& peer) {
   const Hello& hello = peer.hello.message.body;
   if (!handshake_.confirms(hello, peer.answer.body, peer.confirmation.message)) return false;

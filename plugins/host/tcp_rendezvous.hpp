@@ -98,7 +98,7 @@ class Rendezvous {
   Streams take(int rank);
   // Returns why there is no connection with `rank` yet, or "".
   std::string reason(int rank);
-  // A descriptor that becomes readable when take() has something new. calm() makes it unreadable.
+  // A descriptor, readable when take() can return connections or throw. calm() makes it unreadable.
   int news() const { return news_.get(); }
   void calm() const noexcept;
 

@@ -23,8 +23,8 @@ namespace {
 // million trials.
 constexpr int idle_probes = 6;
 constexpr int probe_seconds = 1;
-// Longest pause between two retransmissions or probes. The kernel's own limit is two minutes, in
-// which nobody notices a cut.
+// Longest pause between two retransmissions or probes. The kernel's own limit, two minutes, is too
+// long to notice a cut in time.
 constexpr int longest_retry_ms = 3000;
 constexpr int rto_max_option = 44;  // TCP_RTO_MAX_MS of Linux 6.15; older kernels refuse it
 

@@ -41,7 +41,6 @@ std::string other_end(int socket);
 // Returns the IP address of the other end as text, without a prefix for IPv4 in IPv6.
 std::string other_address(int socket);
 
-// Returns the name of this host.
 std::string host_name();
 
 }  // namespace atoll_host_backend

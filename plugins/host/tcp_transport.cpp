@@ -35,8 +35,8 @@ TcpTransport::TcpTransport(std::unique_ptr<Rendezvous> rendezvous, Lookup lookup
       options_(std::move(options)),
       peers_(static_cast<std::size_t>(rendezvous_->network().size())) {}
 
-// Returns true once the rank is connected. Takes connections before it looks the rank up, because a
-// rank may connect, send, and close.
+// Returns true once the rank is connected. Takes connections before it looks the rank up in the
+// store: a rank that has closed may have connected and sent data before.
 bool TcpTransport::connect(int rank, Peer& peer) {
   Streams streams = rendezvous_->take(rank);
   if (streams.empty()) {
@@ -50,7 +50,7 @@ bool TcpTransport::connect(int rank, Peer& peer) {
 }
 
 // Starts to connect with a rank. Throws Error(ATOLL_PEER_LOST) if the rank has closed the
-// communicator; a connection that it made before has arrived by then.
+// communicator, but only after closed_limit, so that connections that it made before can arrive.
 void TcpTransport::look_up(int rank, Peer& peer, Clock::time_point now) {
   Contact contact;
   try {
@@ -124,7 +124,7 @@ TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/, std::span<const 
     }
   }
   if (!connecting) return Armed::sleep;
-  // A connection may have come after connect() looked, so it must look again if there are news.
+  // If a connection has arrived since connect() checked, the caller must not sleep.
   pollfd news{rendezvous_->news(), POLLIN, 0};
   if (::poll(&news, 1, 0) > 0) {
     rendezvous_->calm();

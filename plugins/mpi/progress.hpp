@@ -52,7 +52,6 @@ class Requests {
     check(std::forward<Post>(post_call)(&request), call);
     requests_.push_back(request);
   }
-  // Waits until all posted requests are complete.
   void wait(Backoff& backoff);
   // Returns the number of bytes that the i-th posted request has received. The request must be a
   // receive of elements of `type`. Must be called after wait().

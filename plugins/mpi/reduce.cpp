@@ -55,7 +55,7 @@ void reduce(MpiCommunicator& comm, const atoll_operation& operation) {
     const std::uint64_t n = std::min(piece, operation.count - first);
     std::byte* to = is_root ? dst + first * element : nullptr;
     const void* from = src + first * element;
-    // With MPI_Iallreduce all ranks must pass MPI_IN_PLACE, or none.
+    // MPI_Iallreduce gets MPI_IN_PLACE on all ranks, so `to` must hold the data of this rank.
     if (scaled(operation) || on_all) {
       if (!is_root) to = comm.scratch(n * element);
       from = scale(to, src + first * element, n, operation);

@@ -13,7 +13,7 @@ namespace {
 
 template <class T>
 void divide_typed(void* dst, std::uint64_t count, std::int32_t n) {
-  // The divisor may exceed the range of a small integer type.
+  // Integers are divided in 64 bits, because n may exceed the range of a small integer type.
   using Integer = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
   using Wide = std::conditional_t<std::is_integral_v<T>, Integer, T>;
   T* values = static_cast<T*>(dst);

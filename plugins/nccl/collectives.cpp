@@ -61,8 +61,8 @@ ncclResult_t broadcast(const Call& call) {
                        call.stream);
 }
 
-// Calls ncclAlltoAll, which copy engines can run. NCCL 2.27 has no such function; there, messages
-// to and from each rank, including this rank, stand for it.
+// Calls ncclAlltoAll, which copy engines can run. NCCL 2.27 lacks this function, so with it a rank
+// sends a message to each rank, including itself, and receives one from each.
 ncclResult_t all_to_all(const Call& call) {
   if (ncclAlltoAll != nullptr) {
     return ncclAlltoAll(call.src, call.dst, call.operation.count, call.type, call.nccl,

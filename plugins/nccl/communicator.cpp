@@ -22,8 +22,8 @@ using namespace std::chrono_literals;
 constexpr auto polling_time = 200us;
 constexpr auto shortest_pause = 10us;
 constexpr auto longest_pause = 1ms;
-// Interval at which an opening asks the store whether the job has failed. The interval doubles up
-// to longest_failure_interval, to spare the store on rank 0.
+// Interval at which a communicator that is opening asks the store whether the job has failed. It
+// doubles up to longest_failure_interval, to spare the store on rank 0.
 constexpr auto failure_interval = 250ms;
 constexpr auto longest_failure_interval = 2'000ms;
 // Maximum time to wait until the other ranks close the communicator as well. NCCL frees its memory
@@ -158,11 +158,11 @@ std::int32_t NcclCommunicator::probe(const atoll_group& world) {
                   : std::string("the CUDA runtime finds no GPU: ") + cudaGetErrorString(found));
 }
 
-// Reports as unsupported, so that the library builds them from other operations: reductions of bf16
+// Returns 0 for these operations, so that the library builds them from others: reductions of bf16
 // and f16, because NCCL's rings round a partial result at every rank; of 16-bit integers and
 // operators of bits, which NCCL lacks;
 // averages of floating types, because NCCL divides before it adds; and all_to_all_v and gather_v,
-// which would be a group of messages here as well.
+// which this backend would also have to build from messages.
 std::int32_t NcclCommunicator::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                           std::int32_t memory) {
   if (memory != ATOLL_MEMORY_CUDA || !is_known(kind, dtype, op)) return 0;
@@ -328,7 +328,7 @@ std::unique_lock<std::mutex> NcclCommunicator::lock(std::string_view call) {
   return locked;
 }
 
-// The store refuses requests once the job has failed, such as when a rank has died.
+// Asks the store for a key that no rank puts. The request times out, unless the job has failed.
 void NcclCommunicator::check_job(std::string_view call) const {
   constexpr std::int64_t at_once_ns = 1'000'000;
   std::size_t n = 0;
@@ -356,7 +356,7 @@ void NcclCommunicator::complete(ncclResult_t result, std::string_view call,
     const auto now = Clock::now();
     if (now >= deadline) throw Error(ATOLL_TIMEOUT, fmt::format("{}: timed out", call));
     if (now < sleeping) continue;
-    // Core cannot abort a communicator that is not open yet, so this loop looks for failures.
+    // Core cannot abort a communicator that is not open yet, so this loop looks for a failed job.
     if (broken_ && now >= next_check) {
       check_job(call);
       interval = std::min(2 * interval, longest_failure_interval);
@@ -409,8 +409,8 @@ void NcclCommunicator::launch(std::span<atoll_operation* const> operations) {
     }
     return worse(result, ncclGroupEnd());  // the group must end even if a call in it has failed
   });
-  // Only these collectives can take copy engines. Another thread that launches at the same time may
-  // write to the log too; the library launches on one thread.
+  // Only these collectives can run on copy engines. opened_copy_engines() reads the log since
+  // `before`, where no other launch writes, because the library launches on one thread.
   if ((gathers || exchanges) && !has_copy_engines_) has_copy_engines_ = opened_copy_engines(before);
   if (gathers) {
     note_gather(has_copy_engines_ && std::ranges::any_of(operations, suits_copy_engines));
@@ -457,7 +457,7 @@ bool NcclCommunicator::is_in_window(const void* memory) const {
 void NcclCommunicator::check_unregistered(void* memory, std::size_t bytes) const {
   const std::uintptr_t begin = address_of(memory);
   auto next = registered_.upper_bound(begin);
-  // Registered ranges do not overlap, so only the neighbours of the address can.
+  // Registered ranges do not overlap, so only the ranges next to the address can overlap it.
   const bool overlaps_next = next != registered_.end() && next->first - begin < bytes;
   if (!overlaps_next) {
     if (next == registered_.begin()) return;

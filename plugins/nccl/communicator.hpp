@@ -55,7 +55,7 @@ class NcclCommunicator {
   void deregister_buffer(void* memory);
 
   // Returns the bytes of GPU memory that NCCL holds for those communicators of this process that
-  // are open and have not failed. Returns nullopt if NCCL tells nothing, as before version 2.29.7.
+  // are open and have not failed. Returns nullopt if NCCL is older than 2.29.7, which added this.
   static std::optional<std::uint64_t> held_bytes();
 
   ncclComm_t nccl() const noexcept { return nccl_; }
@@ -90,8 +90,8 @@ class NcclCommunicator {
   void check_job(std::string_view call) const;  // throws Error(ATOLL_ABORTED) if the job has failed
   void launch(std::span<atoll_operation* const> operations);
   void end() noexcept;
-  // held_bytes() asks the communicators between these two calls. The last note_closed() makes
-  // transports() ignore the log so far.
+  // held_bytes() counts a communicator from note_open() to note_closed(). When the last
+  // communicator closes, note_closed() makes transports() ignore the log so far.
   void note_open();
   void note_closed() noexcept;
 

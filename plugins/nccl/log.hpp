@@ -21,7 +21,7 @@ void release_environment();
 // Returns the size of the log in bytes.
 std::int64_t log_size() noexcept;
 // Returns true if NCCL has opened copy engines since the log had `since` bytes. A communicator
-// opens them for its first collective that takes them.
+// opens them for the first collective that it runs on them.
 bool opened_copy_engines(std::int64_t since);
 // Notes that an all_gather has been launched, and whether copy engines run it.
 void note_gather(bool by_copy_engines) noexcept;

@@ -9,9 +9,9 @@
 namespace atoll_nccl {
 namespace {
 
-// NCCL 2.29.7 added ncclCommMemStats(). It is looked up at run time, because this backend also runs
-// with older versions. glibc also searches the libraries that the calling library is linked to,
-// although core loads backends with RTLD_LOCAL. NCCL declares the second argument as an enum.
+// NCCL 2.29.7 added ncclCommMemStats(), whose second argument is an enum. dlsym() looks it up at
+// run time, because this backend also runs with older versions. glibc finds it although core loads
+// backends with RTLD_LOCAL, because it also searches the libraries to which the caller is linked.
 using MemStats = ncclResult_t (*)(ncclComm_t, int, std::uint64_t*);
 constexpr int all_memory = 3;  // value of ncclStatGpuMemTotal
 
@@ -46,7 +46,7 @@ std::optional<std::uint64_t> NcclCommunicator::held_bytes() {
   for (NcclCommunicator* const comm : open_comms().comms) {
     const std::lock_guard one_caller(comm->calls_);
     std::uint64_t bytes = 0;
-    // NCCL reports an error while a communicator opens, and after a failure.
+    // Skipped, because NCCL reports an error while a communicator opens, and after a failure.
     if (comm->broken_ || comm->nccl_ == nullptr) continue;
     if (ask(comm->nccl_, all_memory, &bytes) == ncclSuccess) sum = sum.value_or(0) + bytes;
   }

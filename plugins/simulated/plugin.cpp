@@ -94,8 +94,8 @@ class SimulatedCommunicator {
       if (group.placements[rank]->host == own) ++on_host;
     }
     hosts_ = static_cast<int>(hosts.size());
-    // The ranks of a host that are not in this group are in groups like this one, which make the
-    // same calls at the same time.
+    // Assumes that the other ranks of a host are in groups of the same shape, which make the same
+    // calls at the same time and share the host's NICs.
     if (hosts_ > 1) sharing_ = std::max(1, group.host_ranks / on_host);
   }
 
@@ -108,7 +108,7 @@ class SimulatedCommunicator {
       const bool intra = host_of_[static_cast<std::size_t>(operation->peer)] == own;
       (intra ? shape.intra_bytes : shape.inter_bytes) += tensor_bytes(*operation, ranks_);
     }
-    // Links carry both directions at once.
+    // Links carry both directions at once, so the direction with more bytes decides.
     sent.intra_bytes = std::max(sent.intra_bytes, received.intra_bytes);
     sent.inter_bytes = std::max(sent.inter_bytes, received.inter_bytes);
     set(*operations.front(), atoll::message_time(model_, sent), sent.inter_bytes > 0);

@@ -34,8 +34,8 @@ std::string reach_of(const Address& address);
 bool is_mapped_ipv4(const ibv_gid& gid);
 
 // Returns the length of the prefix of the network interface that has this address: the subnet_bits
-// of a RoCE port. Without such an interface a link-local GID has the usual 64 bits, and any other
-// is alone in its subnet.
+// of a RoCE port. Without such an interface, returns the usual 64 bits for a link-local GID, and
+// all 128 bits for any other GID, which then is alone in its subnet.
 int prefix_bits(const ibv_gid& gid);
 
 }  // namespace atoll_verbs_backend

@@ -11,7 +11,7 @@ namespace atoll_verbs_backend {
 
 struct PortChoice {
   std::vector<PortName> ports;  // ports to use, one per rail
-  std::string why;              // reason of the choice, for people
+  std::string why;              // reason of the choice, for the log
 };
 
 // Returns the ports that `wanted` names, or else the active ports that the topology assigns to this

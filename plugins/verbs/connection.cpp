@@ -13,10 +13,10 @@ using atoll_sdk::Error;
 
 constexpr std::uint32_t inline_wanted = 128;
 constexpr std::uint64_t report_period = 16;  // of this many writes, one reports its completion
-// Writes that only control may use, so that credits and grants flow while data waits.
+// Entries of a send queue that only grants and counters may use, so that data cannot delay them.
 constexpr std::size_t reserve = 8;
 constexpr std::uint32_t packet_mask = (1u << 24) - 1;
-// The driver of Soft-RoCE takes 7 as forever, and a peer that is gone would never be reported.
+// Not 7: the driver of Soft-RoCE then retries forever, and never reports a peer that is gone.
 constexpr std::uint8_t most_retries = 6;
 constexpr std::uint8_t retry_forever = 7;    // number of retries while the receiver has no receives
 constexpr std::uint8_t receiver_pause = 12;  // code of 0.64 ms, the pause before such a retry
@@ -39,7 +39,7 @@ void make_ready_to_receive(ibv_qp* pair, const Hca& hca, const Settings& setting
   to.ah_attr.port_num = static_cast<std::uint8_t>(hca.port());
   to.ah_attr.sl = settings.service_level;
   to.ah_attr.dlid = peer.rail.lid;
-  // InfiniBand ports of one subnet need no global routing header.
+  // Only RoCE needs the global routing header, and InfiniBand if the user has set a GID.
   to.ah_attr.is_global = hca.is_ethernet() || settings.gid >= 0 ? 1 : 0;
   to.ah_attr.grh.dgid = peer.rail.address.gid;
   to.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(hca.gid_index());
@@ -70,7 +70,7 @@ void make_ready_to_send(ibv_qp* pair, const Hca& hca, const Settings& settings,
   if (error != 0) throw verbs_error(hca.name() + ": cannot start a queue pair", error);
 }
 
-// Adapters drop packets between ports that share no partition, and between two limited members.
+// Throws unless the ports share a partition with a full member: adapters would drop their packets.
 void check_partition(const Hca& hca, const Contact::Rail& rail) {
   const bool is_same = ((rail.partition ^ hca.partition()) & partition_mask) == 0;
   if (is_same && ((rail.partition | hca.partition()) & full_member) != 0) return;
@@ -253,14 +253,13 @@ void Connection::flush() {
   for (auto& queue : queues_) {
     if (queue.reported == queue.posted || queue.free() == 0) continue;
     ibv_send_wr request{};
-    request.wr_id = ++queue.posted;
-    queue.reported = queue.posted;
+    request.wr_id = queue.posted + 1;
     request.opcode = IBV_WR_RDMA_WRITE;
     request.send_flags = IBV_SEND_SIGNALED;
     request.wr.rdma.remote_addr = target_.address;
     request.wr.rdma.rkey = target_.keys[queue.peer_rail];
     ibv_send_wr* refused = nullptr;
-    ibv_post_send(queue.pair.get(), &request, &refused);
+    if (ibv_post_send(queue.pair.get(), &request, &refused) == 0) queue.reported = ++queue.posted;
   }
 }
 

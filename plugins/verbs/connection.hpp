@@ -18,7 +18,7 @@ namespace atoll_verbs_backend {
 class Connection final : public Wire {
  public:
   // Creates the queue pairs, which can receive nothing yet. `ring_bytes` is the size of this rank's
-  // ring; this rank gives the other one `credits`.
+  // ring. The other rank may have `credits` data writes in flight.
   Connection(const Hcas& hcas, const std::vector<Rail>& rails, const Settings& settings,
              std::size_t ring_bytes, std::size_t credits);
 
@@ -52,9 +52,9 @@ class Connection final : public Wire {
   void destroy() noexcept;
 
  private:
-  // Queues keep their places: tickets, owners of completions and the peer's numbers name them.
+  // The index of a queue never changes: tickets, completions and the peer's contact refer to it.
   struct Queue {
-    QueuePair pair;  // null if no port of the peer belongs to this one, and after destroy()
+    QueuePair pair;  // null if the port has no partner, and after destroy()
     std::uint32_t number;
     std::size_t rail;
     std::size_t peer_rail;  // index of the peer's port; known after connect()

@@ -98,7 +98,7 @@ Contact decode(const std::string& text) {
     in >> std::dec;
     is_good = is_good && !in.fail();
   }
-  // Streams accept signs, prefixes and spaces that encode() does not write.
+  // C++ streams accept signs and spaces that encode() does not write, so the texts are compared.
   if (!is_good || encode(contact) != text) {
     throw atoll_sdk::Error(
         ATOLL_BAD_DATA,

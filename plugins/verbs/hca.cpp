@@ -34,9 +34,9 @@ std::string known_devices() {
   return names.empty() ? "this host has none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Kernels before 5.12 copy registered pages when the process forks and writes to them, and the
-// adapter would go on with the old pages. The function may be called often; it fails if another
-// library has registered memory before, and then nothing can be done.
+// Kernels before 5.12 copy a registered page when the process forks and then writes to it, and the
+// adapter would keep using the old page; ibv_fork_init() prevents that. It may be called often. It
+// fails if another library has registered memory before, which is ignored for lack of a remedy.
 Context opened(ibv_device* device) {
   ibv_fork_init();
   return Context(ibv_open_device(device));
@@ -78,7 +78,7 @@ ibv_mtu mtu_of(int bytes) {
 
 int bytes_of(ibv_mtu mtu) { return 128 << mtu; }
 
-// Returns what an event says if the port is of no use afterwards, or "".
+// Returns the description of an event after which the port cannot be used, or "".
 std::string_view fatal_event(ibv_event_type event) {
   if (event == IBV_EVENT_CQ_ERR) return "a completion queue has failed (IBV_EVENT_CQ_ERR)";
   if (event == IBV_EVENT_QP_FATAL) return "a queue pair has failed (IBV_EVENT_QP_FATAL)";
@@ -144,8 +144,8 @@ Hca::Hca(const PortName& name, const Settings& settings)
   set_nonblocking(context_->async_fd);
 }
 
-// Chooses the GID with the index `wanted`, or the preferred one if it is negative. InfiniBand ports
-// of one subnet need none.
+// Chooses the GID with the index `wanted`, or the preferred one if it is negative. An InfiniBand
+// port may have no GID, because ports of one subnet need none.
 void Hca::choose_gid(int wanted) {
   const auto gids = gids_of(context_.get(), name_.port, attributes_.gid_tbl_len);
   const auto is_wanted = [&](const ibv_gid_entry& entry) {
@@ -188,7 +188,7 @@ void Hca::choose_partition(std::uint16_t wanted) {
     return (key & partition_mask) == (wanted & partition_mask);
   };
   auto chosen = wanted == 0 ? keys.begin() : std::ranges::find(keys, wanted);
-  // A port may be a full and a limited member of one partition: the key as written comes first.
+  // A port may be a full and a limited member of one partition: prefers exactly the wanted key.
   if (chosen == keys.end()) chosen = std::ranges::find_if(keys, is_wanted);
   if (chosen != keys.end()) {
     if (*chosen != 0) partition_ = *chosen;  // 0 means that the kernel hides the key

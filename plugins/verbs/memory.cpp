@@ -15,7 +15,7 @@ Pages::Pages(std::size_t size) {
     throw atoll_sdk::Error(ATOLL_OUT_OF_MEMORY,
                            fmt::format("no {} bytes of memory for RDMA", size));
   }
-  // A forked child must not share pages that an adapter writes: copy-on-write would move them.
+  // Copy-on-write after a fork could give this process other pages than those that adapters write.
   ::madvise(memory, size, MADV_DONTFORK);
   bytes = {static_cast<std::byte*>(memory), size};
 }
@@ -25,7 +25,7 @@ Pages::~Pages() { ::munmap(bytes.data(), bytes.size()); }
 namespace {
 
 constexpr int access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-// libibverbs drops the flag where the kernel does not know it.
+// libibverbs drops IBV_ACCESS_RELAXED_ORDERING where the kernel does not know it.
 constexpr int relaxed_flags = access_flags | IBV_ACCESS_RELAXED_ORDERING;
 
 }  // namespace

@@ -26,7 +26,7 @@ using atoll_sdk::Error;
 constexpr std::int32_t preference = 110;  // higher than that of the host backend
 constexpr auto lookup_limit = 1ms;        // time for which a lookup waits for the other rank
 
-// Says once in a process which adapters it uses, and why.
+// Logs once per process which adapters it uses, and why.
 void report(const atoll_core& core, const std::string& adapters, const std::string& why) {
   static std::atomic<bool> is_reported = false;
   if (is_reported.exchange(true)) return;
@@ -34,8 +34,9 @@ void report(const atoll_core& core, const std::string& adapters, const std::stri
   core.log(core.ctx, ATOLL_LOG_INFO, line.c_str());
 }
 
-// Two ranks share one key. The rank that wrote it last stands before the address. The store offers
-// a backend no deletion, but an empty value needs little memory.
+// Returns the key that two ranks share. Its value is the rank that wrote it last, then that rank's
+// address. Backends cannot delete keys, so forget() stores an empty value, which needs little
+// memory.
 std::string key_of(const std::string& id, int one, int other) {
   return fmt::format("{}/verbs/{}.{}", id, std::min(one, other), std::max(one, other));
 }

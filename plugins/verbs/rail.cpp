@@ -17,9 +17,9 @@ using atoll_sdk::Error;
 constexpr int receives_per_rank = 16;
 constexpr int least_receives = 4096;
 constexpr int most_receives = 65536;
-// With fewer, a peer would wait for a confirmation of almost every write.
+// With fewer credits, a peer would wait for a confirmation of almost every write.
 constexpr std::size_t least_credits = 8;
-// Completions of the first queue, so that small jobs never resize it.
+// Smallest size of a completion queue when it is created, so that small jobs never resize it.
 constexpr int first_completions = 16384;
 
 // Number of completions that may wait in the queue: each receive and each write has at most one.
@@ -30,7 +30,7 @@ std::int64_t completions_for(std::int64_t receives, std::int64_t queue_pairs) {
 int receives_for(const Hca& hca, int remote_ranks) {
   const auto wanted = std::clamp<std::int64_t>(std::int64_t{receives_per_rank} * remote_ranks,
                                                least_receives, most_receives);
-  // Half of the completions stay for writes.
+  // Half of the entries of the completion queue are kept for writes.
   const auto offered = std::min(hca.limits().max_srq_wr, hca.limits().max_cqe / 2);
   if (hca.limits().max_srq < 1 || offered < 1) {
     throw Error(ATOLL_UNSUPPORTED,
@@ -50,7 +50,7 @@ void post_receive(const Rail& rail) {
   if (error != 0) throw verbs_error(rail.hca->name() + ": cannot post a receive", error);
 }
 
-// A quarter of the receives is for grants and counters.
+// A quarter of a rank's share of the receives is kept for grants and counters.
 std::size_t credits_of(const std::vector<Rail>& rails, int remote_ranks) {
   const auto least = std::ranges::min_element(rails, {}, &Rail::receive_count)->receive_count;
   const int share = least / std::max(remote_ranks, 1);

@@ -26,8 +26,8 @@ struct Rail {
 // confirmation, so that those of all ranks fit into the receives of every rail.
 std::size_t credits_of(const std::vector<Rail>& rails, int remote_ranks);
 
-// Creates the queues for that many ranks of other hosts. Throws Error that names the limit if the
-// device offers too little.
+// Creates the queues for communication with `remote_ranks` ranks of other hosts. Throws Error that
+// names the limit if the device offers too little.
 Rail open_rail(std::shared_ptr<Hca> hca, int remote_ranks);
 
 // Makes room for the completions of more queue pairs, which must be created afterwards: a queue

@@ -48,7 +48,7 @@ int timeout_for(std::int64_t cut_ns) {
   int timeout = 1;
   double all = attempts * timeout_unit_ns * 2;
   for (; timeout < 31 && all < static_cast<double>(cut_ns); all *= 2) ++timeout;
-  // One step less: adapters may wait up to four times as long as the timeout says.
+  // Adapters may wait up to four times the timeout, so the next smaller value is used.
   return timeout > 1 ? timeout - 1 : timeout;
 }
 

@@ -16,8 +16,8 @@ using atoll_sdk::Error;
 
 // Larger data waits for a grant: one more copy on each side costs more than the grant.
 constexpr std::size_t eager_bytes = 16 * 1024;
-// Bytes of one write. Small enough that several queue pairs share a message, large enough that the
-// cost of a request does not matter.
+// Maximum bytes of one write: few enough that several queue pairs share a message, and so many that
+// the cost of a request does not matter.
 constexpr std::size_t chunk_bytes = 256 * 1024;
 // This rank tells the peer when a quarter of the ring, of the credits or of the grant slots is free
 // again.
@@ -32,12 +32,12 @@ constexpr std::uint32_t word(Wire::Kind kind) {
   return static_cast<std::uint32_t>(kind) << kind_shift;
 }
 
-// The adapter writes the mailbox, so its counters must be read from memory.
+// The adapter changes the counters of the mailbox, so each read must load them from memory.
 std::uint64_t read(std::uint64_t& counter) {
   return std::atomic_ref(counter).load(std::memory_order_acquire);
 }
 
-// Replaces a counter of what the peer has read by its next value.
+// Sets a counter of what the peer has read to `next`, which may not decrease or exceed `sent`.
 void advance(std::uint64_t& counter, std::uint64_t next, std::uint64_t sent) {
   if (next < counter || next > sent) {
     throw Error(ATOLL_BAD_DATA,
@@ -79,7 +79,7 @@ std::size_t Stream::send(std::span<const std::byte> data) {
   return done;
 }
 
-// A peer that has closed need not answer any more, but it has said how much it has received.
+// A closed peer may acknowledge nothing, so its count of received bytes decides as well.
 bool Stream::is_done(const Segment& segment) const {
   return segment.is_copied || wire_->is_done(segment.ticket) ||
          (has_closed() && segment.end <= read(head_->counters.received));
@@ -189,7 +189,7 @@ std::size_t Stream::recv(std::span<std::byte> data) {
   return total;
 }
 
-// Placed bytes must be where the caller wants them.
+// Throws unless `data`, the place for the next bytes, is the memory that was granted for them.
 void Stream::check_placed(std::span<const std::byte> data) const {
   const auto address = reinterpret_cast<std::uintptr_t>(data.data());
   const bool is_there = !given_.empty() && given_.front().address != 0 &&

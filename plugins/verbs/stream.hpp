@@ -2,16 +2,16 @@
 // a Wire posts the writes, so that tests need no adapter.
 //
 // Each side offers the other a mailbox: a registered block of memory with a ring buffer for data, a
-// table of grants, and counters. Everything that a rank sends is an RDMA write with immediate
-// data into the mailbox of its peer, or into memory that the peer has granted. Small data, and data
-// from or to memory that is not registered, goes through the ring: the sender copies it into its
-// own image of the ring, and the receiver copies it out. Large data goes to its destination
-// directly: the receiver grants a range of the byte stream, with the address and the keys of the
-// memory where it belongs, and the sender writes it there. A grant without an address directs its
-// range to the ring.
+// table of grants, and counters. Everything that a rank sends is an RDMA write with immediate data
+// into the mailbox of its peer, or into memory that the peer has granted. Small data, and data from
+// or to memory that is not registered, goes through the ring: the sender copies it into its image
+// of the peer's ring, from which the adapter writes it to the ring, and the receiver copies it out.
+// Large data goes to its destination directly: the receiver grants a range of the byte stream, with
+// the address and the keys of the memory where it belongs, and the sender writes it there. A grant
+// without an address directs its range to the ring.
 //
 // A sender that needs a grant and has none asks for it. Ranges before the next grant go through the
-// ring. So both sides may have different opinions about the size of messages.
+// ring. So sender and receiver may divide the byte stream into messages differently.
 //
 // The immediate word of a write has its kind in the two highest bits:
 //   placed, ring  number of the write (10 bits) and its bytes (20 bits). Writes of several queue
@@ -19,8 +19,8 @@
 //                 receiver reports how many writes it has put in order. The sender may have at most
 //                 `credits` writes beyond that number in flight, so that the writes of all peers
 //                 fit into the receives.
-//   grant         a grant was written into the next slot of the table. The sender says how many it
-//                 has read; their slots are used again.
+//   grant         a grant was written into the next slot of the table. The receiver of the grant
+//                 reports how many it has read; their slots are used again.
 //   control       a counter has changed
 // Grants and controls use the first queue pair, which keeps their order.
 #pragma once
@@ -123,13 +123,14 @@ class Stream {
   explicit Stream(Find find) : find_(std::move(find)) {}
 
   // Starts to move bytes. `own` is this rank's mailbox, zeroed; `image` has the same size as the
-  // peer's mailbox. Both are registered and outlive the stream. The peer has `credits` from this
-  // rank.
+  // peer's mailbox. Both are registered and outlive the stream. The peer may have `credits` data
+  // writes in flight without a confirmation.
   void attach(Wire& wire, const Region& own, const Region& image, const Target& peer,
               std::size_t credits);
 
-  // These functions do what those of Transport do. If send() has returned less than data.size(), it
-  // must be called again with the rest of the same data before any other.
+  // send() and recv() move what they can without waiting, and return that number of bytes; expect()
+  // announces the memory of a later recv() (Transport). After send() has returned less than
+  // data.size(), it must be called with the rest before any other data.
   std::size_t send(std::span<const std::byte> data);
   std::size_t recv(std::span<std::byte> data);
   void expect(std::span<std::byte> memory);
@@ -212,7 +213,7 @@ class Stream {
   std::uint64_t next_number_ = 0;        // number of the next write in order
   std::uint64_t number_told_ = 0;        // value of next_number_ that the peer knows
   std::size_t credits_ = most_credits;   // data writes that the peer may have in flight unconfirmed
-  std::deque<Chunk> chunks_;             // chunks in order that recv() has not returned yet
+  std::deque<Chunk> chunks_;             // chunks that recv() has not returned yet, in order
   std::uint64_t sorted_bytes_ = 0;       // bytes of all chunks that were put in order
   std::uint64_t sorted_ring_bytes_ = 0;  // bytes of those chunks that are in the ring
   std::uint64_t received_ = 0;           // bytes that recv() has returned

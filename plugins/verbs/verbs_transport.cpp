@@ -21,10 +21,10 @@ constexpr int completions_at_once = 32;
 // Time for which finish() waits for the acknowledgments of a peer that has closed already.
 constexpr auto parting_time = 20ms;
 constexpr auto probe_period = 1s;  // time without an event after which a peer is probed
-// Time between two lookups of an address; it doubles from the first to the second.
+// Time between two lookups of an address; it doubles from first_pause to longest_pause.
 constexpr auto first_pause = 1ms;
 constexpr auto longest_pause = 200ms;
-// All rings of a rank together; each has at least smallest_ring and at most longest_ring bytes.
+// Maximum bytes of all rings of a rank; each ring has from smallest_ring to longest_ring bytes.
 constexpr std::size_t ring_budget = 64 * 1024 * 1024;
 constexpr std::size_t smallest_ring = 16 * 1024;
 constexpr std::size_t longest_ring = 256 * 1024;
@@ -76,7 +76,7 @@ void VerbsTransport::create(Peer& peer) {
   }
 }
 
-// Reads the address of the other rank and connects. Returns false if it has none yet.
+// Reads the address of the other rank and connects. Returns false if none is published yet.
 bool VerbsTransport::look_up(int rank, Peer& peer) {
   const auto now = Clock::now();
   if (now < peer.next_look_up) return false;
@@ -158,7 +158,7 @@ void VerbsTransport::expect(int rank, std::span<std::byte> memory) {
   at(rank).stream.expect(memory);
 }
 
-// The first error of a queue pair tells the cause; those that follow it are flushed requests.
+// Keeps only the first error of a peer, which shows the cause: later ones are flushed requests.
 void VerbsTransport::fail(Peer& peer, std::size_t rail, const ibv_wc& completion) const {
   if (!peer.failure.empty()) return;
   std::string why = hcas_[rail]->failure();
@@ -280,8 +280,8 @@ void VerbsTransport::disarm() noexcept {
 // --- closing -------------------------------------------------------------------------------------
 
 // Tells the peer that this rank sends no more. Returns true if there is nothing left to wait for:
-// the peer's adapter has taken everything, or the connection has failed. A peer that has closed
-// wants nothing more and may be gone, but it may wait for the acknowledgment of its own last write.
+// the peer's adapter has taken everything, or the connection has failed. A peer that has closed may
+// be gone, but gets parting_time: its own last write may still need an acknowledgment.
 bool VerbsTransport::part(Peer& peer) try {
   const bool can_part = peer.stage == Stage::open && peer.connection->may_send();
   if (!can_part || !peer.failure.empty()) return true;
@@ -306,8 +306,8 @@ std::vector<int> VerbsTransport::undelivered() {
   return result;
 }
 
-// A peer that computes for long takes no more writes once its receives are used up, and its adapter
-// makes this rank's adapter wait.
+// May wait long: a peer that computes takes no more writes once its receives are used up, and its
+// adapter makes this rank's adapter retry.
 void VerbsTransport::finish() noexcept try {
   const auto start = Clock::now();
   auto next_look = start + probe_period;
@@ -329,7 +329,7 @@ void VerbsTransport::finish() noexcept try {
     std::this_thread::yield();
   }
 } catch (const std::exception&) {
-  // The job has failed: all ranks know.
+  // The job has failed, which the store tells all ranks, so no peer needs the data.
 }
 
 void VerbsTransport::stop() noexcept {

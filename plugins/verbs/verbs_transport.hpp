@@ -1,8 +1,8 @@
 // VerbsTransport connects ranks of different hosts by RDMA (stream.hpp has the protocol). Two ranks
-// connect when the first byte moves between them. They exchange their addresses through the job's
-// store: the higher rank publishes its address; the lower rank reads it, makes its queue pairs
-// ready to receive, and publishes its own in the same place; then the higher rank can send, and
-// empties the place. Its first write shows the lower rank that it can send too.
+// connect when the first byte moves between them. They exchange their addresses through one key of
+// the job's store: the higher rank publishes its address; the lower rank reads it, makes its queue
+// pairs ready to receive, and replaces it by its own; then the higher rank can send, and empties
+// the key. Its first write shows the lower rank that it can send too.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@
 
 namespace atoll_verbs_backend {
 
-// The part of the job's store that connects two ranks: a place for one text that both share.
+// Access to the job's store: each pair of ranks shares one key, which holds one text.
 struct Exchange {
   std::function<void(int peer, const std::string& contact)> publish;
   // Returns the text that `peer` has published for this rank, or "" if there is none yet. Throws
@@ -36,7 +36,7 @@ struct Exchange {
 // What a transport must know of its communicator.
 struct Membership {
   int rank = 0, ranks = 0;
-  int remote_ranks = 0;                // number of ranks on other hosts; bounds the memory for each
+  int remote_ranks = 0;                // number of ranks on other hosts; limits memory per rank
   std::chrono::nanoseconds timeout{};  // time limit of finish(); 0: none
   std::function<void(int peer, const std::string& text)> warn;
 };
@@ -86,7 +86,7 @@ class VerbsTransport final : public atoll_collectives::Transport {
   struct State {
     std::uint32_t events = 0;
     std::string failure;  // why a port has failed, which concerns all peers; else empty
-    // The peer and the queue of each queue pair, by rail and number.
+    // The peer and the queue index of each queue pair, by rail and by the queue pair's number.
     std::vector<std::unordered_map<std::uint32_t, std::pair<Peer*, std::size_t>>> owners;
   };
 

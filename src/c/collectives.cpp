@@ -15,7 +15,7 @@ struct Call {
 
   ConstView src(const void* data, std::uint64_t count) const { return {data, count, dtype}; }
   View dst(void* data, std::uint64_t count) const { return {data, count, dtype}; }
-  // The count of a buffer with `count` elements of each rank.
+  // Returns the number of elements of a buffer with `count` elements for each rank.
   std::uint64_t all(std::uint64_t count) const {
     if (count > ~std::uint64_t{0} / ranks)
       throw BadArgument{"count", "is too large: " + std::to_string(count)};
@@ -27,7 +27,7 @@ struct Call {
   std::uint64_t own(const std::uint64_t* given) const {
     return given[static_cast<std::size_t>(comm.rank())];
   }
-  // The sum of the counts, or the largest number if there is none; the operation then refuses it.
+  // Returns the sum of the counts. A sum above 64 bits becomes a number that the operation refuses.
   std::uint64_t sum(const std::uint64_t* given) const {
     std::uint64_t total = 0;
     for (const std::uint64_t count : counts(given, "counts"))
@@ -38,8 +38,8 @@ struct Call {
 
 Reduction reduction(int32_t op) { return static_cast<ReduceOp>(op); }
 
-// Makes the handle first, because an operation that was enqueued must not be lost for want of
-// memory.
+// Allocates the handle before `body` enqueues the operation: if the allocation failed afterwards,
+// the caller would get no Work for an operation that runs.
 template <class Body>
 atoll_status enqueue(atoll_communicator* comm, int32_t dtype, atoll_stream* stream,
                      atoll_work** work, Body&& body,

@@ -1,4 +1,4 @@
-// Communicators, and the work of an operation.
+// The functions of atoll.h for communicators and for the Work of an operation.
 #include "atoll/communicator.hpp"
 
 #include "c/handles.hpp"

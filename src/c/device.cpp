@@ -1,4 +1,4 @@
-// Devices, streams and memory.
+// The functions of atoll.h for devices, streams and memory.
 #include "atoll/device.hpp"
 
 #include "c/handles.hpp"

@@ -1,4 +1,4 @@
-// The training engine.
+// The functions of engine.h: the training engine.
 #include "atoll/engine.h"
 
 #include <list>

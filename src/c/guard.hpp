@@ -27,7 +27,7 @@ struct BadArgument {
 // libatoll_planner calls it too.
 ATOLL_API atoll_status status_of_exception(const char* function) noexcept;
 
-// Calls `body`. No exception leaves it.
+// Calls `body`, and turns an exception into a status and the text of atoll_last_error().
 template <class Body>
 atoll_status guard(Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   try {
@@ -58,7 +58,7 @@ atoll_status create(Handle** out, const char* name, Body&& body,
       },
       function);
 }
-// Ends a handle of the caller.
+// Destroys a handle.
 template <class Handle>
 void release(Handle* handle) noexcept {
   const std::unique_ptr<Handle> owner(handle);
@@ -77,7 +77,7 @@ T options(const T* given, const char* name) {
   std::memcpy(&known, given, std::min(given->size, sizeof(T)));
   return known;
 }
-// Writes a structure as far as the program knows it.
+// Writes those members of a structure that the program's version of the header has.
 template <class T>
 void fill(T* out, const char* name, T value) {
   value.size = at(out, name).size;

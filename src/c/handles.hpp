@@ -44,7 +44,7 @@ struct atoll_mesh {
   explicit atoll_mesh(atoll::Mesh mesh_);
   atoll::Mesh mesh;
   std::string text;
-  // Texts of mesh.findings() that atoll_finding has in addition.
+  // Texts to which atoll_finding points and which mesh.findings() does not hold in this form.
   std::vector<std::string> lines, subjects;
 };
 

@@ -1,4 +1,5 @@
-// Simulated devices and the time of arithmetic. This source is a part of libatoll_planner.
+// The functions of planner.h: simulated devices and the time of arithmetic. This source is a part
+// of libatoll_planner.
 #include "atoll/planner.h"
 
 #include "atoll/planner.hpp"

@@ -1,4 +1,4 @@
-// Topology, and the mesh with its findings.
+// The functions of atoll.h for topologies, meshes and their findings.
 #include "atoll/topology.hpp"
 
 #include "atoll/mesh.hpp"

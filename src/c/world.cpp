@@ -1,4 +1,4 @@
-// Settings, and the World.
+// The functions of atoll.h for settings and the World.
 #include "atoll/world.hpp"
 
 #include "c/handles.hpp"

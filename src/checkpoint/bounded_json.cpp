@@ -1,5 +1,5 @@
-// nlohmann::json::parse() with a callback examines all values of an object again at the end of each
-// of them, so its time grows with the square of their number. The events of sax_parse() do not.
+// Uses the events of sax_parse(), which take linear time. parse() with a callback examines all
+// values of an object again at the end of each, so its time grows with the square of their number.
 #include "checkpoint/bounded_json.hpp"
 
 #include <fmt/format.h>
@@ -47,7 +47,7 @@ class DocumentEvents {
   [[noreturn]] void fail(std::uint64_t position, const std::string& what) const {
     throw bad(file_, "byte {}: {}", limits_.first_byte + position, what);
   }
-  // Returns the place of the new value.
+  // Stores the new value in its list or object, or as the root, and returns where it is.
   Json& place(Json value) {
     if (++values_ > limits_.values)
       fail(0, fmt::format("the JSON has more than {} values", limits_.values));

@@ -22,8 +22,8 @@ using JsonMember = std::function<void(const std::string& key, const nlohmann::js
 
 // Returns the value, without the members that `member` receives. Throws Error(bad_data), which
 // names the file, if the text is not JSON (with the byte), has a key twice in one object, or
-// exceeds a limit (with the first byte). If there is a `member`, it must find the keys that the
-// outermost object has twice.
+// exceeds a limit (with the first byte). A `member` must itself detect keys that occur twice in the
+// outermost object.
 nlohmann::json parse_bounded_json(std::string_view text, const std::filesystem::path& file,
                                   JsonLimits limits = {}, const JsonMember& member = {});
 

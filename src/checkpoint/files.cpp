@@ -128,7 +128,7 @@ void sync_parents(const fs::path& path) {
     struct stat status {};
     if (::stat(folder.c_str(), &status) != 0 || status.st_dev != first.st_dev) return;
     const net::Fd file(::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
-    // EINVAL and EROFS: the file system cannot sync folders, or never changes.
+    // EINVAL: the file system cannot sync folders. EROFS: it is read-only.
     const bool synced = file && ::fsync(file.get()) == 0;
     if (!synced && errno != EACCES && errno != EPERM && errno != EINVAL && errno != EROFS)
       fail_io(folder, "sync");

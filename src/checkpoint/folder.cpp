@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 fs::path old_of(const fs::path& folder) { return folder.string() + ".old"; }
 
-// Replaces `folder` by two renames. The order of renames on disk is known only for synced folders.
+// Replaces `folder` by two renames, synced in between: a power loss must not keep only the second.
 void rename_twice(const fs::path& partial, const fs::path& folder) {
   const fs::path old = old_of(folder);
   const bool had_content = fs::exists(folder);
@@ -100,7 +100,7 @@ net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) 
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && is_same_file(mine, status)) return {};
   if (file) error = try_lock(file);
-  // The other engine may have renamed or deleted the folder between open() and flock().
+  // The other engine may have replaced the folder between open() and flock(), so compares it again.
   const bool is_in_use =
       error == EWOULDBLOCK || error == ENOENT ||
       (error == 0 && (::stat(path.c_str(), &status) != 0 || !is_same_file(file, status)));
@@ -115,15 +115,15 @@ net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) 
   return {};
 }
 
-// A link in place of partial_of(folder) can lead to files of the user.
+// Throws if partial_of(folder) is a link, because a save would delete the files to which it leads.
 void check_no_link(const fs::path& partial) {
   require_io(!fs::is_symlink(fs::symlink_status(partial)), partial,
              "is a symbolic link, but save() makes and deletes a folder of this name: delete the "
              "link");
 }
 
-// Removes the folder. Another rank may be making a file in it at this moment, which keeps it alive
-// for one attempt.
+// Removes the folder. Makes several attempts, because one fails if another rank creates a file in
+// the folder at that moment.
 void discard(const fs::path& partial) noexcept {
   constexpr int attempts = 5;
   for (int attempt = 0; attempt < attempts; ++attempt) {
@@ -165,7 +165,7 @@ SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move
       check_replaceable(folder_);
       folder_lock_ = lock(folder_, folder_, mine);
     }
-    // Without a descriptor for the lock, the new folder would stay behind.
+    // Reserves a descriptor for the lock: without one, the new folder would stay behind unlocked.
     net::Fd spare(::open("/", O_RDONLY | O_CLOEXEC | O_DIRECTORY));
     require_io(static_cast<bool>(spare), partial, "cannot open a folder: {}", std::strerror(errno));
     check_no_link(partial);

@@ -43,7 +43,8 @@ std::string index_text(nlohmann::json content, const std::string& save,
 // another format or version; both name the file.
 CheckpointIndex parse_index(std::string_view text, const std::filesystem::path& file);
 
-// Reads the file, of at most 1 GiB, and parses it. Throws Error(io), too.
+// Reads the file, which may have 1 GiB, and calls parse_index(), whose errors it throws. Throws
+// Error(io) if the file cannot be read.
 CheckpointIndex read_index(const std::filesystem::path& file);
 
 }  // namespace atoll_v1::atoll::fsdp

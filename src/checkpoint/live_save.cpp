@@ -44,7 +44,7 @@ LiveSave::~LiveSave() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  // Tasks and copies that are enqueued use this object and its memory.
+  // Waits for enqueued tasks and copies, because they use this object and its memory.
   for (Part& part : parts_) settle(part.ready);
 }
 

@@ -49,8 +49,8 @@ class LiveSave final : public LiveReader {
   // Stops the thread. If the file is not complete, it stays incomplete.
   ~LiveSave() override;
 
-  // Call before work that changes the unit is enqueued on `stream`. Blocks only if it decides
-  // early.
+  // Call before work that changes the unit is enqueued on `stream`. Blocks only if
+  // Limits::decides_early.
   void before_update(std::size_t unit, Stream& stream) override;
   bool is_over() const;
   // Seconds for which the streams of updates waited for the thread or copied units, so far.
@@ -87,7 +87,7 @@ class LiveSave final : public LiveReader {
   // Returns false, after the part has been written, if there is no memory for a copy.
   bool allocate_copy(std::unique_lock<std::mutex>& lock, Part& part);
   void free_copies();
-  // Reads `size` bytes of a tensor. Returns false if they must be taken from the copy.
+  // read_live() reads `size` bytes of a tensor. It returns false if the copy must be read instead.
   void read(const std::byte* from, std::vector<std::byte>& bytes);
   bool read_live(const Part& part, const std::byte* from, std::uint64_t size,
                  std::vector<std::byte>& bytes);

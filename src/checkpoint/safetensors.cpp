@@ -43,7 +43,7 @@ std::span<const std::byte> bytes_of(std::string_view text) noexcept {
 
 constexpr std::uint64_t max_header_bytes = std::uint64_t{1} << 30;
 constexpr std::size_t max_dimensions = 32;
-// A header is an object of objects with lists. Each tensor has seven values.
+// A header is an object of objects with lists. The limit allows 2.8 million 1D tensors.
 constexpr JsonLimits header_limits{
     .depth = 3, .values = 20'000'000, .first_byte = safetensors_length_bytes};
 
@@ -136,7 +136,7 @@ void add_metadata(const Json& texts, SafetensorsHeader& header, const Complaints
   }
 }
 
-// Says what a file that is not safetensors seems to be.
+// Returns what a file that is not safetensors seems to be.
 std::string_view what_else(std::span<const std::byte> file) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (text.starts_with("version https://git-lfs")) {

@@ -29,7 +29,7 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 using Extra = std::map<std::string, std::string>;
 
-// The index is JSON, which holds UTF-8 only.
+// Throws for text that is not UTF-8, because the index is JSON, which cannot hold it.
 void check_extra(std::string_view call, const Extra& extra) {
   constexpr std::string_view remedy = "store other bytes as text, such as base64";
   for (const auto& [key, value] : extra) {

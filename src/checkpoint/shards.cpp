@@ -138,8 +138,8 @@ void StoredShards::read_int8(const Shard& shard, Tensor& tensor, std::uint64_t f
   std::ranges::copy(std::span(all).subspan(before), values.begin());
 }
 
-// Goes block by block, so that the cast finds in the cache what the digest has read. The number of
-// elements in a block is whole, because sizes of elements are powers of two.
+// Handles one digest block at a time, so that the cast finds in the cache what the digest has read.
+// A block holds whole elements, because sizes of elements are powers of two.
 std::uint64_t StoredShards::read_block(const Shard& shard, Tensor& tensor, std::uint64_t at,
                                        std::span<float> values) {
   const ConstView& data = tensor.entry->data;

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "atoll/rank_set.hpp"
@@ -17,9 +18,9 @@ namespace atoll_v1::atoll::fsdp {
 // ranks. Collective over the group.
 template <class Body>
 void together(const RankSet& group, const Body& body) {
-  // Longer texts are cut, so that all ranks may fail at once with one exchange.
+  // Longer texts are cut, so that one exchange can hold the errors of all ranks.
   constexpr std::size_t longest = 2000;
-  std::string problem;
+  std::optional<std::string> problem;
   ErrorCode code = ErrorCode::io;
   try {
     body();
@@ -32,8 +33,7 @@ void together(const RankSet& group, const Body& body) {
     problem = foreign_exception;
   }
   const std::string mine =
-      problem.empty() ? ""
-                      : fmt::format("{} {}", static_cast<int>(code), problem.substr(0, longest));
+      problem ? fmt::format("{} {}", static_cast<int>(code), problem->substr(0, longest)) : "";
   const auto limit = group.world().config().file_timeout;
   for (const std::string& theirs : group.exchange(group.key("files of the ranks"), mine, limit)) {
     if (theirs.empty()) continue;

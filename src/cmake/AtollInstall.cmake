@@ -38,7 +38,7 @@ while(pages)
   if(page MATCHES "[.]md$")
     file(READ ${PROJECT_SOURCE_DIR}/${page} text)
     string(REPLACE "](" "<link " text "${text}")
-    string(REGEX REPLACE "[][;]" "" text "${text}")  # CMake's lists have a meaning for them
+    string(REGEX REPLACE "[][;]" "" text "${text}")  # CMake's lists interpret these characters
     string(REGEX MATCHALL "<link [^)#: ]+" links "${text}")
     foreach(link IN LISTS links)
       string(REPLACE "<link " "" link "${link}")
@@ -113,7 +113,7 @@ endfunction()
 # Programs that link the static libraries also need these system libraries.
 set(system_libraries "")
 set(cuda_libraries "")
-set(cxx_libraries "")  # for the linker of C
+set(cxx_libraries "")  # for programs that a C compiler links
 if(NOT BUILD_SHARED_LIBS)
   set(system_libraries -lpthread -ldl)
   set(cxx_libraries -lstdc++ -lm)

@@ -29,7 +29,7 @@ function(atoll_optimize_lightly)
 endfunction()
 
 # atoll_optimize_test(TARGET) does the same for a test program. The code of tests itself is not
-# checked for undefined behaviour and not counted for fuzzers: that takes half of its compile time.
+# checked for undefined behaviour and not instrumented for fuzzers, which halves its compile time.
 function(atoll_optimize_test target)
   atoll_optimize_lightly(${target})
   if(ATOLL_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")

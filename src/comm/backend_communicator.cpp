@@ -40,7 +40,7 @@ class Queued {
   std::shared_ptr<Work::State> state_;
 };
 
-// Keeps the World's marker, also for an axis that the caller has filled in.
+// Sets the marker of the World, which an axis that the caller has filled in may lack.
 Axis axis_of(Axis axis) {
   axis.hold = WorldInternals::hold(*axis.world);
   return axis;
@@ -146,8 +146,8 @@ void BackendCommunicator::abort(std::string_view reason) {
   end(error);
 }
 
-// Marks all groups before the first backend aborts: a stream that fails then drops operations of
-// the other groups, and operation_dropped() must know that they have ended.
+// Marks all groups as ended before the first backend aborts: a stream that fails then drops
+// operations of the other groups, and operation_dropped() must know that they have ended.
 void BackendCommunicator::end(const Error& why) {
   if (!mark(why)) return;
   std::vector<std::shared_ptr<BackendCommunicator>> parts;

@@ -120,7 +120,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   BackendCommunicator(const BackendCommunicator&) = delete;
   BackendCommunicator& operator=(const BackendCommunicator&) = delete;
 
-  // Serialises the callers of this group. The parts of a communicator share its mutex.
+  // Serialises the callers of this group. A communicator and its two-level groups share one mutex.
   std::mutex& calling() const noexcept { return *calling_; }
   World& world() const { return world_.get(); }  // throws if the World has been destroyed
   const Axis& axis() const noexcept { return axis_; }
@@ -185,8 +185,8 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
   // it.
   void abort(std::string_view reason);
-  // Makes `parts`, the groups for collectives in two levels or for tags, end and be called with this
-  // group.
+  // Makes the groups of two-level collectives, or of tags, end with this group and share its
+  // calling().
   void adopt(const std::vector<std::shared_ptr<BackendCommunicator>>& parts);
   void check_ended() const;  // throws the error with which this group has ended on any rank
   // Takes part in a split of this group as a rank that joins none of the new groups.

@@ -35,7 +35,7 @@ void scale_source(BackendCommunicator& group, Operation& operation, Stream& stre
     group.device().ops().scale(stream, scaled, operation.src, factor);
     operation.src = scaled;
   } catch (const std::exception& error) {
-    // The other ranks would wait for this rank.
+    // Fails all ranks, because the others would wait for this rank.
     group.fail_all(Error(ErrorCode::internal, text_of(error)));
     throw;
   }

@@ -92,7 +92,7 @@ class RegisteredMemory {
 
   void register_with(const std::shared_ptr<BackendCommunicator>& group) {
     const auto register_memory = group->plugin().table.register_memory;
-    // Freeing the memory of a GPU waits for the operations that use it.
+    // Unregistered GPU memory is not retired: freeing it waits for the operations that use it.
     const bool retires = register_memory || group->device().kind() == DeviceKind::cpu;
     registered_.push_back({{}, RetiredMemory::List(retires ? 1 : 0)});
     group->registered().add(memory_->data(), memory_->bytes());
@@ -106,8 +106,8 @@ class RegisteredMemory {
  private:
   struct Entry {
     std::weak_ptr<BackendCommunicator> group;  // empty until the memory is registered
-    // An element of this memory's own, so that the destructor need not allocate one; empty if
-    // the memory may be freed at once.
+    // List element that the destructor passes to retire(), so that it need not allocate one; empty
+    // if the memory may be freed at once.
     RetiredMemory::List retired;
   };
 
@@ -175,7 +175,7 @@ void check_named_once(std::span<const BackendCommunicator* const> groups,
 }
 
 void prepare(const std::vector<std::shared_ptr<BackendCommunicator>>& groups) {
-  // After an abort() the other ranks might never make this call.
+  // After an abort() other ranks might never make this call, so this rank must not wait for them.
   for (const auto& group : groups) group->check_ended();
   for (const auto& group : groups) {
     group->wait_for_last();       // a backend accepts only one caller at a time

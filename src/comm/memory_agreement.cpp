@@ -187,7 +187,7 @@ void agree_on_memory(std::span<const BackendCommunicator* const> groups, MemoryC
     error = error_of(*group, call, [&] { check(*group); });
   }
   for (auto group = groups.begin(); group != groups.end(); ++group) {
-    // The other ranks may name a group once that this rank names twice.
+    // Exchanges once for a group that this rank names twice: the other ranks may name it once.
     if (std::find(groups.begin(), group, *group) != group) continue;
     const auto verdict = compare(**group, call, bytes, error);
     if (verdict) error = verdict;

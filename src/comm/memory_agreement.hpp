@@ -17,7 +17,7 @@ enum class MemoryCall {
   registers
 };
 
-// Returns what the keys begin with under which the ranks of a group compare their calls.
+// Returns the prefix of the store keys with which the ranks of a group compare their calls.
 std::string memory_key(const BackendCommunicator& group);
 
 // Compares a call over the ranks of several groups, one group after the other. Collective over each

@@ -107,7 +107,7 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
   try {
     opened();
   } catch (const std::exception& error) {
-    // The other ranks have opened the group, and would wait for this one.
+    // Fails all ranks, because the others have opened the group and would wait for this one.
     fail_all(Error(ErrorCode::internal, text_of(error)));
     throw;
   }

@@ -1,5 +1,5 @@
-// The memory that is registered with one communicator: its ranges, and memory that the user has freed
-// but that the backend still has registered, or that operations in flight may still use.
+// The memory that is registered with one communicator: its ranges, and memory that the user has
+// freed but that the backend still has registered, or that operations in flight may still use.
 #pragma once
 
 #include <atomic>

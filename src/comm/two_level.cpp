@@ -78,7 +78,7 @@ void TwoLevel::run(const FallbackContext& call) const {
   }
 }
 
-// In the group across hosts the rank is the index of the host.
+// In the group across hosts, the rank of a process is the index of its host.
 void TwoLevel::all_gather(const FallbackContext& call) const {
   const Operation& whole = call.operation;
   const auto rank = static_cast<int>(call.rank());

@@ -1,5 +1,5 @@
-// The thread of a World that looks after operations on GPUs, which end without telling anybody: it
-// polls the launches of every communicator, and the events that callbacks wait for.
+// The thread of a World that observes operations on GPUs, whose end no call reports: it polls the
+// launches of every communicator, and the events that callbacks wait for.
 #pragma once
 
 #include <condition_variable>

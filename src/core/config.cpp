@@ -230,7 +230,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 // Returns a remedy for an unknown variable: the nearest known one if at most a third of its letters
-// differ, with its name in a file if `variable` came from there.
+// differ. Names it as in a file if `variable` came from a file.
 std::string suggestion(const std::string& variable, Origin origin) {
   const auto distance = [&](const SettingRow& row) {
     return edit_distance(variable, row.variable);

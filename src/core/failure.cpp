@@ -29,7 +29,7 @@ void Failure::check() const {
 std::uint64_t Failure::subscribe(Callback callback) {
   std::unique_lock lock(mutex_);
   if (!error_) return subscribers_.add(std::move(callback));
-  // Not registered: an announcement in progress would call it again.
+  // The callback is not registered, because an announcement in progress would call it again.
   const Error error = *error_;
   lock.unlock();
   subscribers_.call(callback, error);
@@ -54,7 +54,7 @@ std::uint64_t Departures::subscribe(Callback callback) {
     std::mutex mutex;
     std::set<int> ranks;
   };
-  // A rank that leaves meanwhile may be reported twice, from gone_ and to the new subscriber.
+  // Ignores the second report of a rank that leaves now, which may be in gone_ and also announced.
   const Callback once = [told = std::make_shared<Told>(), callback = std::move(callback)](
                             int rank, const Error& why) {
     {

@@ -1,4 +1,4 @@
-// The first failure of a job, the ranks that are gone, and the callbacks to run when this happens.
+// The first failure of a job, the ranks that are gone, and the callbacks that report both.
 // Shared by World, its store and every subscription. Any thread may call any function.
 #pragma once
 

@@ -38,8 +38,8 @@ std::vector<std::string> names_of(DIR* folder, std::error_code& problem) {
   throw fs::filesystem_error(what, path, problem);
 }
 
-// Deletes `name` in the open folder `parent`. Errors name `path`. A descriptor of each folder on
-// the way keeps a link that another process creates meanwhile from leading elsewhere.
+// Deletes `name` in the open folder `parent`. Errors name `path`. Opens each folder below its
+// parent's descriptor, so that a link that another process creates cannot lead out of the tree.
 void remove_at(int parent, const char* name, const fs::path& path) {
   if (::unlinkat(parent, name, 0) == 0 || errno == ENOENT) return;
   if (errno != EISDIR) fail("cannot delete", path, last_problem());

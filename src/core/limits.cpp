@@ -44,7 +44,7 @@ std::vector<fs::path> control_groups(std::string_view controller, const fs::path
   return groups;
 }
 
-// Reads the number with which a file begins; nothing if it cannot, as with "max".
+// Returns the number at the start of a file; nothing if there is none, as with "max".
 std::optional<std::uint64_t> number_of(const fs::path& file) {
   std::uint64_t value = 0;
   if (std::ifstream(file) >> value) return value;

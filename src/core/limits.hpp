@@ -1,5 +1,5 @@
-// Limits on the memory and the threads that this process may use. Code asks here before it takes
-// memory: the kernel gives out more than there is, and ends a process that then touches it.
+// Limits on the memory and the threads that this process may use. Code asks here before it
+// allocates: the kernel grants more memory than there is, and kills a process that then touches it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The label of the operations that a thread enqueues. Backends on CPU memory compare it between
-// ranks, so that two operations of one size in another order are not taken for each other.
+// ranks, and so notice ranks that call two operations of equal size in different orders.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Writes beyond the limit of the size of a file (ulimit -f) fail with EFBIG and do not end the
+// Makes a write beyond the limit of file sizes (ulimit -f) fail with EFBIG, instead of ending the
 // process.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace atoll_v1::atoll {
 
-// Holds back SIGXFSZ from this thread. A write beyond the limit of size sends the signal to the
-// thread that writes; the signal would end the process, but a blocked one only stays pending.
+// Blocks SIGXFSZ in this thread. A write beyond the limit sends this signal to the thread that
+// writes; it would end the process, but a blocked signal only stays pending.
 class SizeSignalBlock {
  public:
   SizeSignalBlock() noexcept {

@@ -79,7 +79,7 @@ Address reported_address(int socket, int (*call)(int, sockaddr*, socklen_t*), co
 
 bool wait_for(int socket, short events, Clock::time_point deadline, const std::atomic<bool>* stop) {
   // poll() does not notice when this process closes the socket, but the next call of poll() does,
-  // unless another file has the number.
+  // unless another file has got the number. So each call ends after at most one second.
   constexpr std::int64_t longest_poll = 1'000;  // milliseconds
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();

@@ -47,7 +47,7 @@ class Subscribers {
              subscriber->runner == std::this_thread::get_id();
     });
   }
-  // Calls the callbacks on this thread, the oldest first. Other threads may not call them then.
+  // Calls the callbacks on this thread, the oldest first. Only one thread at a time may do so.
   void call(const Args&... args) {
     std::unique_lock lock(mutex_);
     // A callback runs with the mutex unlocked and may remove other callbacks. Therefore the next

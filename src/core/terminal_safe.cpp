@@ -68,7 +68,7 @@ std::string terminal_safe(std::string_view text) {
   shown.reserve(text.size());
   while (!text.empty()) {
     const Character character = first_character(text);
-    // A terminal with 8-bit controls obeys single bytes from 0x80 to 0x9f.
+    // Escapes bytes that are not UTF-8: terminals with 8-bit controls obey 0x80 to 0x9f.
     const std::size_t bytes = character.bytes == 0 ? 1 : character.bytes;
     if (character.bytes == 0 || is_unsafe(character.code)) {
       for (const char c : text.substr(0, bytes))

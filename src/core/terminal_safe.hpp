@@ -1,4 +1,4 @@
-// Text of untrusted files, made safe for a terminal, and of users, checked before it is stored.
+// Makes untrusted text safe for a terminal, and checks users' text before it is stored.
 #pragma once
 
 #include <cstddef>

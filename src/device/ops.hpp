@@ -45,7 +45,7 @@ struct AdamWStep {
 };
 
 // Bytes per second that one block of an AdamWStep with `most_blocks` and f32 moments reads and
-// writes beside matrix products, measured on an H100. SgdStep is taken to be alike.
+// writes beside matrix products, measured on an H100. SgdStep is assumed to reach the same.
 inline constexpr double bytes_per_s_of_block = 50e9;
 
 struct SgdStep {

@@ -1,7 +1,7 @@
 // An error of a stream, which the stream, its events and the streams that wait for them share.
 //
-// The error affects work until the program has been told of it: until a call has thrown or returned
-// it. Work that is enqueued after that runs again; work that was enqueued before stays dropped.
+// Work is dropped if it is enqueued before a call has thrown or returned the error to the program.
+// Work that is enqueued after that call runs.
 #pragma once
 
 #include <fmt/core.h>
@@ -29,14 +29,14 @@ class StreamFailure {
   }
 
   const std::exception_ptr& error() const noexcept { return error_; }
-  // Call this when the program gets the error.
+  // Call this when a call throws or returns the error to the program.
   void observe() noexcept {
     std::uint64_t never = 0;
     observed_at_.compare_exchange_strong(never, ++moments);
   }
-  // Returns the present moment. Work keeps the moment at which it was enqueued.
+  // Returns the time of a logical clock. Work stores the time at which it was enqueued.
   static std::uint64_t now() noexcept { return moments.load(); }
-  // Returns true if the program knew the error at this moment.
+  // Returns true if the program had received the error at this logical time.
   bool was_observed(std::uint64_t moment) const noexcept {
     const std::uint64_t at = observed_at_;
     return at != 0 && at <= moment;
@@ -47,7 +47,7 @@ class StreamFailure {
     try {
       std::rethrow_exception(error_);
     } catch (const Error& error) {
-      // The program knows the failure or the call that has aborted an operation.
+      // Does not report an abort: the program knows the failure or the call that caused it.
       if (error.code() != ErrorCode::aborted) report(error.what());
     } catch (const std::exception& error) {
       report(text_of(error));
@@ -66,7 +66,7 @@ class StreamFailure {
     }
   }
 
-  // Counts the errors that the program was told of, over all streams of the process.
+  // The logical clock: advances whenever the program receives the error of any stream.
   static inline std::atomic<std::uint64_t> moments{0};
 
   const std::exception_ptr error_;

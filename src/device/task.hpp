@@ -15,8 +15,8 @@ class Task {
  public:
   Task() noexcept = default;
   template <class Callable>
-  requires(!std::is_same_v<std::remove_cvref_t<Callable>, Task>)
-      Task(Callable&& callable) {  // NOLINT(google-explicit-constructor): any callable is a task
+    requires(!std::is_same_v<std::remove_cvref_t<Callable>, Task>)
+  Task(Callable&& callable) {  // NOLINT(google-explicit-constructor): any callable is a task
     using Stored = std::remove_cvref_t<Callable>;
     if constexpr (fits<Stored>) {
       new (storage_) Stored(std::forward<Callable>(callable));
@@ -54,8 +54,8 @@ class Task {
 
   template <class Stored>
   static constexpr bool fits =
-      sizeof(Stored) <= capacity &&
-      alignof(Stored) <= alignof(std::max_align_t) && std::is_nothrow_move_constructible_v<Stored>;
+      sizeof(Stored) <= capacity && alignof(Stored) <= alignof(std::max_align_t) &&
+      std::is_nothrow_move_constructible_v<Stored>;
 
   template <class Stored>
   static void act(Action action, std::byte* from, std::byte* to) {
@@ -78,8 +78,8 @@ class Task {
   alignas(std::max_align_t) std::byte storage_[capacity];
 };
 
-// Held while a failed stream destroys a task without running it. Destructors of the task's captures
-// learn from error() why the task was dropped.
+// Exists while a failed stream destroys a task without running it. Destructors of the task's
+// captures learn from error() why the task was dropped.
 class DroppedTask {
  public:
   // A null `error` means that the task was not dropped. The error must outlive this object.

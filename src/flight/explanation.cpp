@@ -50,8 +50,8 @@ std::vector<CallOfRanks> calls_at(const std::vector<FlightView>& views, std::int
   return calls;
 }
 
-// Describes how far a collective is on the ranks that called it. Ranks in the same state are listed
-// together.
+// Describes how far the ranks that called a collective are in it. Ranks in the same state are
+// listed together.
 std::vector<std::string> progress(const std::vector<FlightView>& views, std::int64_t collective,
                                   std::string_view name) {
   std::map<FlightState, std::vector<int>> ranks_in;
@@ -262,7 +262,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 bool same_call(const FlightOperation& a, const FlightOperation& b) {
   if (a.kind != b.kind || a.part_of != b.part_of) return false;
   if (a.kind == "barrier") return true;
-  // In all_to_all_v every rank has its own count.
+  // Each rank passes its own count to all_to_all_v, so these counts are not compared.
   const bool counts_agree = a.count == b.count || a.kind == "all_to_all_v";
   return a.dtype == b.dtype && counts_agree && a.op == b.op && a.peer == b.peer;
 }

@@ -1,6 +1,6 @@
 // Writes flight files as JSON and reads them back. The input is untrusted: every entry is checked
-// as soon as the parser leaves it, so that errors have a byte offset and no large document is
-// built.
+// as soon as it has been parsed and is then dropped, so that errors have a byte offset and no large
+// document is built.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ constexpr std::int64_t most_rank = static_cast<std::int64_t>(max_flight_ranks) -
 // Names of the states of operations in a flight file, indexed by FlightState.
 constexpr std::array<std::string_view, 4> states = {"enqueued", "started", "completed", "failed"};
 
-// Calls field(key, value) for each field of an object, in the order of the file. For a number that
-// is not from 0 to 2^63 - 1, the call also passes the least and the largest value.
+// Calls field(key, value) for each field of an object, in the order of the file. For a number with
+// a range other than 0 to 2^63 - 1, the call also passes the least and the largest value.
 void for_each_field(auto& c, const auto& field)
   requires requires { c.backend; }
 {
@@ -104,7 +104,7 @@ bool is_known(std::string_view key) {
   return found;
 }
 
-// Files of older versions lack these fields.
+// Files of older versions lack these fields, so readers do not require them.
 bool is_optional(std::string_view key) {
   return key == "part_of" || key == "step" || key == "stacks";
 }
@@ -251,7 +251,7 @@ void Reader::read_head(const Json& head) {
   if (log_.rank >= log_.size) bad_here("rank is not from 0 to {}", log_.size - 1);
   for (const std::string_view list : lists) {
     if (is_optional(list) && !head.contains(list)) continue;
-    // examine() has read and removed every entry.
+    // The list is empty here, because examine() has read and removed every entry.
     if (!field(head, list.data()).is_array()) bad_here("field {} is not a list of objects", list);
   }
 }

@@ -25,14 +25,15 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Values that are added to the eventfd. One read distinguishes signals from other changes.
+// Values that are added to the eventfd. Signals count in the lower 32 bits of its value and other
+// changes in the upper 32 bits, so that one read returns both.
 constexpr std::uint64_t signalled = 1;
 constexpr std::uint64_t changed = std::uint64_t{1} << 32;
 
 constexpr std::chrono::seconds write_patience{1};
 constexpr std::chrono::milliseconds stack_patience{200};
-// How often the thread looks whether it ends: if the program has closed the eventfd, nothing wakes
-// the thread.
+// Period in which the thread checks whether it must end. It cannot rely on the eventfd, because the
+// program may have closed the descriptor.
 constexpr std::chrono::seconds look_period{1};
 
 void replace_file(const std::string& path, std::string_view text) {
@@ -95,8 +96,8 @@ Flight::Flight(World& world)
   questions_.add(std::string(inquiry_question), [this](std::string_view detail) {
     return answer_inquiry(log("question"), detail);
   });
-  // Both come last: after an exception of this constructor, nobody would end the thread, and the
-  // store would call an object that does not exist.
+  // These two statements come last: if the constructor threw after them, nobody would end the
+  // thread, and the store would call a destroyed object.
   if (!path_.empty()) thread_ = start_thread([this] { serve(); });
   WorldInternals::store(world).answer_with([this](std::string_view name, std::string_view detail) {
     return questions_.answer(name, detail);
@@ -113,7 +114,7 @@ Flight::~Flight() {
   wake(changed);
 }
 
-// Includes the main thread even if it has not called any operation.
+// The stack of the main thread is included even if this thread has not called any operation.
 std::vector<RawStack> Flight::take_stacks() const {
   if (stack_signal_ == 0) return {};
   std::vector<FlightThread> threads = recorder_.threads();

@@ -1,4 +1,4 @@
-// The flight recorder of one World. It owns the ring, writes the file and answers other ranks.
+// Flight recorder of one World: owns the ring buffer, writes flight files, answers other ranks.
 #pragma once
 
 #include <condition_variable>
@@ -32,7 +32,7 @@ class Flight {
   FlightRecorder& recorder() noexcept { return recorder_; }
   Questions& questions() noexcept { return questions_; }
   FlightLog log(std::string_view reason) const;
-  // Writes the file. Throws Error(io), and Error(invalid_argument) when Config::flight is empty.
+  // Writes the flight file. Throws Error(io); Error(invalid_argument) if Config::flight is empty.
   void write(std::string_view reason);
   // Call this after a failure. Waits up to a second until the file is written, because a program
   // may exit as soon as its collective throws. Returns at once when Config::flight is empty.

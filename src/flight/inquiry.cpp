@@ -1,9 +1,9 @@
 // The details of a question are the number of the collective (-1 for messages), a space and the id
 // of the communicator.
 //
-// An answer is a flight log, cut down to the open communicators, with that communicator's operation
-// with this number and some before it, its last operation, and the operations that have not
-// completed: those in which the rank is, and the first one of each communicator.
+// An answer is a flight log with the open communicators and only these operations: the collective
+// in question and some before it, the last operation on its communicator, the operations in
+// progress, and the first enqueued operation on each communicator with none in progress.
 #include "flight/inquiry.hpp"
 
 #include <fmt/format.h>
@@ -26,14 +26,14 @@ namespace {
 constexpr std::chrono::milliseconds inquiry_patience{2'000};
 constexpr std::int64_t looked_back = 32;  // largest number of collectives in an answer
 constexpr int most_started = 32;          // largest number of operations in progress in an answer
-// A communicator with more ranks is listed by its first ranks alone, so that the answers of all its
-// ranks together do not grow with the square of their number.
+// If a communicator has more ranks, only its first `listing_ranks` ranks list its members, so that
+// the answers of all its ranks together do not grow with the square of their number.
 constexpr std::size_t most_listed = 256;
 constexpr int listing_ranks = 16;
 
 using How = store::Answered::How;
 
-// The answers of all ranks, and those of the ranks that were asked, in ascending order.
+// The answers of all ranks, and of those in InquirySubject::ranks ("asked"), in ascending order.
 struct Answers {
   std::vector<FlightLog> logs;    // logs of the ranks that answered
   std::vector<RankState> states;  // state of each rank; points into `logs`
@@ -98,7 +98,7 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   };
   add(sorted.silent, silence_text(sorted.silent.size()));
   add(sorted.departed, departure_text(sorted.departed.size()));
-  // Different calls explain why ranks wait.
+  // Different calls already explain why ranks wait, so the chains of waits are left out.
   if (!result.disagreed) {
     for (auto& wait : explain_waits(sorted.states, subject)) sentences.push_back(std::move(wait));
   }

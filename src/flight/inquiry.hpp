@@ -22,11 +22,11 @@ struct InquirySubject {
 
 struct InquiryResult {
   bool disagreed = false;  // true when the ranks called different collectives
-  std::string text;        // empty when the ranks reported nothing of interest
+  std::string text;        // empty if the answers explain nothing
 };
 
-// Asks through the World's store and waits up to 2 s for the answers. Returns nothing when the job
-// has failed meanwhile. Ranks that ask about the same collective get the same result.
+// Asks through the World's store and waits up to 2 s for the answers. Returns nothing if the job
+// fails during the wait. Ranks that ask about the same collective get the same result.
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject);
 
 // The answer of one rank to an inquiry, or the reason why there is none.
@@ -35,17 +35,17 @@ struct RankState {
   const FlightLog* log = nullptr;  // null unless the rank answered
 };
 
-// Returns what ranks are said to be, after "rank 3" or, for `ranks` > 1, after "ranks 3, 5".
+// Return the predicate for the subject "rank 3" or, for `ranks` > 1, for "ranks 3, 5".
 std::string silence_text(std::size_t ranks);
 std::string departure_text(std::size_t ranks);
 
 // Finds the ranks for which all others wait, even if these ranks and the rank that asks share no
-// communicator. Follows the waits of the ranks from the operation of the subject on: an operation
+// communicator. Starts at the failed operation and follows the waits of the ranks: an operation
 // waits for ranks that have not called it or whose streams have not reached it, and such a rank may
 // wait in an operation of another communicator. Returns sentences that name the ranks at the ends
-// of these chains, or ranks that wait for each other. Omits the ranks for which the subject itself
-// waits directly. `states` holds the state of each rank of the World. The work grows linearly with
-// the number of ranks in the answers.
+// of these chains, or ranks that wait for each other. Omits the ranks for which the failed
+// operation waits directly. `states` holds the state of each rank of the World. The work grows
+// linearly with the number of ranks in the answers.
 std::vector<std::string> explain_waits(const std::vector<RankState>& states,
                                        const InquirySubject& subject);
 

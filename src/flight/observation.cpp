@@ -103,7 +103,7 @@ bool waits(const ObservedRank& rank) {
                              [](const ObservedCommunicator& c) { return c.running >= 0; });
 }
 
-// Finds the members that have not called the newest collective in which any member is.
+// Adds to `late` members that wait in no collective and have not called the newest running one.
 void find_late(std::span<const ObservedRank> ranks, const std::vector<Member>& members,
                std::map<int, WaitedFor>& late) {
   std::int64_t collective = -1;

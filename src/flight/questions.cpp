@@ -20,7 +20,7 @@ void Questions::remove(const std::string& name) {
 std::string Questions::answer(std::string_view name, std::string_view detail) {
   const std::lock_guard lock(mutex_);
   if (const auto found = handlers_.find(name); found != handlers_.end()) {
-    const Handler handler = found->second;  // a copy, because the handler may be removed meanwhile
+    const Handler handler = found->second;  // a copy, because the call may remove the handler
     return handler(detail);
   }
   early_.emplace_back(name, detail);

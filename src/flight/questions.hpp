@@ -33,8 +33,8 @@ class Questions {
   // Removes the handler of `name`. Waits for a call in progress.
   void remove(const std::string& name);
   // Returns the answer to a question; "" if the name has no handler. Keeps such a question for
-  // add(), but only the last most_early of them, because their handlers may be gone, or be added
-  // on other ranks alone.
+  // add(), but only the last most_early of them, because the handler may have been removed, or only
+  // other ranks may add one.
   std::string answer(std::string_view name, std::string_view detail);
 
   static constexpr std::size_t most_early = 256;

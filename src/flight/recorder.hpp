@@ -1,7 +1,7 @@
 // The last operations of this rank, recorded without locks or allocation.
 //
-// The recorder is a ring of flight_capacity slots (slot.hpp). An operation takes the next number
-// and the slot number % capacity.
+// The recorder is a ring of flight_capacity slots (slot.hpp). Operations are numbered, and number n
+// uses slot n % flight_capacity.
 #pragma once
 
 #include <algorithm>
@@ -96,7 +96,7 @@ struct FlightTrack {
 
 class FlightRecorder {
  public:
-  // Starts recording a new communicator. Closed communicators are remembered until there are
+  // Starts recording a new communicator. Closed communicators are kept until there are
   // max_flight_communicators in all; then each new one replaces the oldest closed one.
   std::shared_ptr<FlightTrack> open(FlightCommunicator description);
 

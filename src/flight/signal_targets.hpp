@@ -16,7 +16,7 @@ namespace atoll_v1::atoll {
 template <template <class> class Atomic, std::size_t places>
 struct SignalTargetsOf {
   struct Target {
-    Atomic<int> eventfd{-1};  // descriptor to write to; -1 in a free place
+    Atomic<int> eventfd{-1};  // descriptor to write to; -1 in an unused entry
     Atomic<std::uint64_t> value{0};
   };
 
@@ -32,8 +32,8 @@ struct SignalTargetsOf {
     running.fetch_add(-1, std::memory_order_seq_cst);
   }
 
-  // One caller at a time may add or remove a target. Returns the place of the target; none if all
-  // places are taken.
+  // One caller at a time may add or remove a target. Returns the index of the target in `targets`;
+  // nothing if all entries are in use.
   std::optional<std::size_t> add(int eventfd, std::uint64_t value) {
     for (std::size_t i = 0; i < places; ++i) {
       if (targets[i].eventfd.load(std::memory_order_relaxed) >= 0) continue;
@@ -46,7 +46,7 @@ struct SignalTargetsOf {
   // Removes a target. Then waits for running handlers, because they may have read the descriptor
   // before and may still write to it. A handler increments `running` before it reads descriptors,
   // and this function removes the descriptor before it reads `running`. These accesses are
-  // sequentially consistent, so at least one side sees the other.
+  // sequentially consistent, so the handler sees the removal or this function waits for it.
   template <class Yield>
   void remove(std::size_t place, const Yield& yield) {
     targets[place].eventfd.store(-1, std::memory_order_seq_cst);

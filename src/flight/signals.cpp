@@ -64,7 +64,7 @@ void uninstall(int signal, Handler handler) {
   ::sigaction(signal, &action, nullptr);
 }
 
-// The handler of SIGUSR1 uses this global and nothing else.
+// The only global that the handler of SIGUSR1 uses.
 constinit SignalTargetsOf<std::atomic, 64> targets;
 
 extern "C" void atoll_flight_signalled(int) {
@@ -80,10 +80,10 @@ int users = 0;
 
 constexpr int most_frames = 64;
 constexpr std::size_t most_name = 160;  // longest function name in a stack, in bytes
-// The handler, and the frame from which the kernel called it.
+// Frames that are dropped from a stack: the handler, and the frame from which the kernel called it.
 constexpr int frames_of_handler = 2;
 
-// Inline, so that it adds no frame.
+// Inlined, so that this function does not appear as a frame of the stack.
 [[gnu::always_inline]] inline int record_frames([[maybe_unused]] std::span<void*> frames) noexcept {
 #if ATOLL_HAS_BACKTRACE
   return ::backtrace(frames.data(), static_cast<int>(frames.size()));
@@ -102,13 +102,13 @@ struct Place {
   int count = 0;
   std::array<void*, most_frames + frames_of_handler> frames{};
 };
-// The signal handler uses these places and this number, and nothing else.
+// The signal handler uses only these places and this counter.
 std::array<Place, max_flight_stacks> places;
 std::atomic<int> unhandled{0};  // number of sent signals that have not arrived
 
 extern "C" void atoll_record_stack(int) {
   const int saved = errno;
-  // Must come before the place is done: take_stacks() reads `unhandled` after that.
+  // take_stacks() reads `unhandled` after this place is done, so the decrement comes first.
   --unhandled;
   const int self = static_cast<int>(::syscall(SYS_gettid));
   for (Place& place : places) {
@@ -121,7 +121,7 @@ extern "C" void atoll_record_stack(int) {
   errno = saved;
 }
 
-// Returns whether the thread blocks the signal, so that it would not answer.
+// Returns whether the thread blocks the signal, and so would not record its stack.
 bool blocks(int signal, int thread) {
   std::ifstream status(fmt::format("/proc/self/task/{}/status", thread));
   constexpr std::string_view name = "SigBlk:";
@@ -237,7 +237,7 @@ std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> thre
     stacks.push_back({*thread, std::vector<void*>(first, place->frames.begin() + place->count)});
     place->thread = is_free;
   }
-  // Otherwise a signal of this or an earlier call is late.
+  // While a signal is on its way, the handler stays: the default action would end the process.
   if (unhandled == 0) uninstall(signal, atoll_record_stack);
   return stacks;
 }

@@ -1,5 +1,5 @@
-// Signals of the flight recorder: SIGUSR1 writes the flight file, and another signal makes a thread
-// record its own stack, which is thus taken from outside.
+// Signals of the flight recorder: SIGUSR1 writes the flight file. Another signal makes a thread
+// record its own stack, so that a thread can take the stacks of other threads.
 #pragma once
 
 #include <chrono>
@@ -41,7 +41,6 @@ struct RawStack {
   std::vector<void*> frames;
 };
 
-// Returns the id of the calling thread.
 int this_thread() noexcept;
 
 // Calls backtrace() once. Its first call loads a library, which a signal handler must not do.

@@ -25,8 +25,8 @@
 
 namespace atoll_v1::atoll {
 
-// What is recorded of the call of an operation. A slot copies it in words of 64 bits, so it has no
-// padding.
+// What is recorded of the call of an operation. A slot copies this struct as 64-bit words, so it
+// must not have padding.
 struct FlightCallRecord {
   std::uint64_t sequence = 0;
   std::int64_t collective = -1;

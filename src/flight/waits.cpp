@@ -1,5 +1,5 @@
-// The graph of waits. A node is an operation in which ranks wait. An edge leads to an operation in
-// which some of the ranks are that the first operation waits for.
+// The graph of waits. A node is an operation in which ranks wait. An edge leads from operation A to
+// operation B if A waits for ranks that are in B.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ enum class Why {
   unreached,  // the rank has called the collective, but its stream has not reached the call
 };
 
-// A communicator has one node for collectives, because ranks that are behind in it wait for a part
-// of the ranks for which the others wait. A message has its own node.
+// A communicator has one node for all its collectives: ranks in an earlier collective wait for a
+// subset of the ranks for which a later one waits. Each message (send or recv) has its own node.
 struct Key {
   std::string_view communicator;
   int from = -1;
@@ -47,9 +47,9 @@ struct Node {
   const std::vector<int>* members = nullptr;  // ranks of the communicator; null if not known
   std::size_t parent = 0;
   std::map<Why, std::vector<int>> causes{};
-  // The nodes for which this node waits, each with the ranks of this node that are in it.
+  // The nodes that contain ranks for which this node waits, each with these ranks.
   std::map<std::size_t, std::vector<int>> next{};
-  bool is_late = false;  // true if a member is behind in this communicator
+  bool is_late = false;  // true if a member is still in an earlier collective of this communicator
 };
 
 // The sentence about one rank, and the sentence about several ranks, for each value of Why.
@@ -82,13 +82,13 @@ class Graph {
   int peer_of(const FlightLog& log, const FlightOperation& message) const;
   void examine(std::size_t index);
   void examine_member(std::size_t index, int rank);
-  // Records that the node waits for a rank, which is in the operations with numbers below `number`
-  // itself, or is the cause.
+  // Records that the node waits for `rank`. Adds an edge to each operation below `number` in which
+  // the rank itself is; if there is none, the rank is the cause, for the reason `why`.
   void block(std::size_t index, int rank, Why why, std::uint64_t number);
   std::size_t node_of(const FlightLog& log, const FlightOperation& operation, std::size_t parent);
   std::vector<std::size_t> cycle() const;
   std::string chain_text(std::size_t index) const;
-  // Returns true when there is no room for a sentence, and counts that sentence.
+  // Returns true when there is no room for another sentence, and counts the omitted one.
   bool is_full() { return sentences_.size() >= most_reasons && ++omitted_ > 0; }
   void add_cycle();
   void add_causes(Why why);
@@ -124,7 +124,8 @@ Graph::Graph(const std::vector<RankState>& states, const InquirySubject& subject
     first.name =
         fmt::format("{} of communicator {}", name_text(*found->second), view.communicator->name);
   }
-  // Messages have one node each, so nothing leads back to a subject that stands for messages.
+  // Registers the subject, so that edges can lead back to it. A subject of messages has no key,
+  // because each message has its own node.
   if (subject.collective >= 0) known_[first.key] = 0;
   nodes_.push_back(std::move(first));
   for (std::size_t i = 0; i < nodes_.size(); ++i) examine(i);
@@ -212,15 +213,15 @@ std::size_t Graph::node_of(const FlightLog& log, const FlightOperation& operatio
          .collective = operation.collective,
          .name = fmt::format("{} of communicator {}", name_text(operation), communicator.name),
          .is_send = operation.kind == "send",
-         // A rank that lists only itself has cut the list.
+         // A rank that lists only itself has cut its list, so the members are unknown.
          .members = members->size() > 1 && operation.collective >= 0 ? members : nullptr,
          .parent = parent});
   }
   return entry->second;
 }
 
-// Returns nodes of which each leads to the next, and the last one to the first; empty if there are
-// none. Searches depth first.
+// Returns a cycle of waits, in which each node leads to the next and the last one to the first;
+// empty if there is none. Searches depth first.
 std::vector<std::size_t> Graph::cycle() const {
   enum class Seen {
     no,
@@ -307,7 +308,7 @@ void Graph::add_causes(Why why) {
   }
 }
 
-// Adds the operations that wait for no rank, although they have not completed.
+// Adds a sentence for each operation that waits for no rank, although it has not completed.
 void Graph::add_ends() {
   for (std::size_t i = 1; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
@@ -324,7 +325,7 @@ void Graph::add_ends() {
 std::vector<std::string> Graph::explain() {
   add_causes(Why::silent);
   add_causes(Why::departed);
-  // Ranks that are gone explain why all others wait.
+  // Silent and departed ranks explain why all others wait, so no other reasons are added then.
   const bool gone = std::ranges::any_of(nodes_, [](const Node& node) {
     return node.causes.contains(Why::silent) || node.causes.contains(Why::departed);
   });

@@ -18,9 +18,9 @@ unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds,
   const auto bytes =
       static_cast<double>(3 * memory.gradients + 2 * memory.optimizer + memory.gradients / 2);
   const double needed = bytes / bytes_per_s_of_block / forward_seconds;
-  // Up to 1.5 times the forward time, updates that run concurrently with the forward are no slower
-  // than updates before it. To avoid flipping, the function returns to concurrent updates only if
-  // they end within the forward.
+  // Updates beside the forward pay off as long as they take at most 1.5 times as long as the
+  // forward. After a step with updates before the forward (`last` is 0) they must fit into the
+  // forward, so that the choice does not change in every step.
   const double limit = last == 0U ? most : 1.5 * most;
   if (needed > limit) return 0;
   const double rounded = std::clamp(step * std::ceil(needed / step), step, most);

@@ -85,7 +85,7 @@ class Estimator {
     if (!rule.resident) {
       sum += ((q_.frozen - q_.quantized) * low + int8_bytes(q_.quantized)) / shards;
     }
-    // The gathered 8-bit values of a unit, before they are converted.
+    // Adds the buffer for the gathered 8-bit values of a unit, from which they are converted.
     if (q_.quantized > 0 && shards > 1) sum += int8_bytes(q_.largest_unit);
     if (rule.resident) {
       sum += q_.parameters * low;

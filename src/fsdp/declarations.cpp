@@ -8,7 +8,7 @@
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-// Collects declarations; `about` is appended to each subject.
+// Collects the values that must be equal on all ranks; `about` is appended to the name of each.
 class List {
  public:
   template <class Value>

@@ -97,7 +97,7 @@ Engine::Engine(const Mesh& mesh, Options options) {
 
 Engine::~Engine() {
   if (impl_->pass.number() != 0) {
-    // The Pass cannot end, and peers would wait for its collectives.
+    // The Pass can no longer end, and peers would wait for its collectives, so the job fails.
     const char* const text =
         "an Engine was destroyed while a Pass of it exists: destroy every Pass before its Engine";
     log::error("{}", text);
@@ -136,7 +136,8 @@ void Engine::seal(const std::vector<std::string>& order) {
     setup.plan = impl_->plan_of(order);
     return declarations_of(setup.units, order);
   });
-  // On one shard, whole parameters in the compute type would stay beside the 8-bit ones.
+  // One shard makes units resident, which would keep whole parameters in the compute dtype beside
+  // the 8-bit ones. An engine with quantized parameters therefore has no resident units.
   if (first_quantized(setup)) setup.sharding.resident = false;
   impl_->storage.plan_memory();
   if (!setup.options.plan_only) {

@@ -30,7 +30,7 @@ void Gathering::add_writer(Stream& stream) {
   writers_.push_back(stream.link());
 }
 
-// A stream that has been destroyed has completed its work.
+// Skips destroyed streams, because their work is complete.
 void Gathering::wait_written(Stream& stream) const {
   for (const StreamLink& writer : writers_) {
     if (*writer != nullptr) stream.wait((*writer)->record());
@@ -61,20 +61,20 @@ void Gathering::unshard(Stream& compute, std::size_t position, std::string_view 
   const bool first = position == unshard.first;
   if (sharding_.resident) {
     if (!first) return;
-    compute.wait(units_[unit.index].updated);  // this wait is not exposed communication
+    compute.wait(units_[unit.index].updated);  // not recorded as exposed communication
     if (setup_.sharded()) scheduler_.wait(compute, units_[unit.index].gathered, unit.name);
     return;
   }
   gather_ahead(index + static_cast<std::size_t>(setup_.options.prefetch));
   if (next_ <= index) throw no_slot(index, scope);
   if (!first) return;
-  // The gather waits for the update too. That time is not communication.
+  // Compute waits for the update first, so that this time does not count as exposed communication.
   compute.wait(units_[unit.index].updated);
   scheduler_.wait(compute, gathered_[index], unit.name);
 }
 
 Error Gathering::no_slot(std::size_t index, std::string_view scope) const {
-  // If the end of a scope failed, the scope still has its slot.
+  // If the end of a scope failed, the scope still has its slot, so this failure is the reason.
   if (const auto failure = setup_.world().failure()) return *failure;
   const std::string& unit = setup_.state(plan_.unshards[index].unit).name;
   const std::size_t mirror = plan_.mirror_of(index);
@@ -100,12 +100,12 @@ void Gathering::reshard(Stream& compute, std::size_t position) {
   if (!saves && !is_used_again(index)) empty(compute, unshard.slot);
   slots_[unshard.slot].free = compute.record();
   if (saves) save_secondary_shard(unshard.unit, unshard.slot);
-  // The next scope would ask for this gather too, but only after the reduction of this unit.
+  // Starts the gather now: the next scope would start it only after the reduction of this unit.
   gather_ahead(std::max(wanted_, index + 1 + static_cast<std::size_t>(setup_.options.prefetch)));
 }
 
 Event Gathering::cancel(Stream& compute) {
-  // Gathers for which compute has not waited may still be reading the master parameters.
+  // Waits for all gathers that were started, because they may still read the master parameters.
   for (std::size_t index = 0; index < next_; ++index) compute.wait(gathered_[index]);
   for (const UnitParameters& unit : units_) compute.wait(unit.gathered);
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) empty(compute, slot);
@@ -220,7 +220,7 @@ void Gathering::gather_bucket(const UnitState& unit, const UnitBucket& bucket, V
   if (setup_.sharded()) traffic_.shard_bytes += unsharded.bytes();
 }
 
-// Gathers the blocks of a quantized bucket and converts them, on the same lane. So the buffer for
+// Gathers the blocks of a quantized bucket and converts them on the same lane, so the buffer for
 // the blocks is free when the next gather begins.
 void Gathering::gather_blocks(const UnitState& unit, const UnitBucket& bucket, View unsharded) {
   ConstView blocks = bucket.master;

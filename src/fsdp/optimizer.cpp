@@ -247,7 +247,7 @@ struct Optimizer::Impl {
       case OptimizerOptions::Kind::adamw:
         break;
     }
-    // The index of the first element in the unsharded bucket, for stochastic rounding.
+    // The index of the first element in the unsharded bucket, which seeds the stochastic rounding.
     const std::uint64_t first =
         bucket.master.count * static_cast<std::uint64_t>(scheduler.shard_index()) + range.first;
     ops.adamw(stream,
@@ -257,7 +257,7 @@ struct Optimizer::Impl {
                factor, plan[unit.index][bucket_index].rounding_key, first, most_blocks});
   }
 
-  // Sums the squares of units for which backward has not done so.
+  // Sums the squares of the units whose squares were not summed during backward.
   void finish_squares(Stream& compute) {
     for (const auto& unit : engine.units()) {
       if (!squared[state_of(*unit).index]) sum_squares(state_of(*unit), compute);
@@ -284,7 +284,7 @@ struct Optimizer::Impl {
     in_backward.reset();
   }
 
-  // Throws the errors of step() that this rank finds alone.
+  // Throws those errors of step() that a rank finds without communication.
   void check_step(const StepValues& values, Stream& compute) {
     const float scale = values.gradient_scale;
     check_rate("Optimizer::step", values.learning_rate);
@@ -332,7 +332,7 @@ struct Optimizer::Impl {
   Event known;
   Event done;  // happens when the last step is complete
 
-  // True for each unit with sums of squares of this step in local_blocks.
+  // True for each unit whose sums of squared gradients of this step are in local_blocks.
   std::vector<bool> squared;
   std::vector<bool> updated;  // true for each unit that this step has updated
   // Learning rate given to update_in_backward(); empty when it was not called.
@@ -385,7 +385,7 @@ void Optimizer::step(float learning_rate, Stream& compute, StepOptions step_opti
   const StepValues values{learning_rate, step_options.gradient_scale};
   impl.comparison.add(values, [&] { impl.check_step(values, compute); });
   EngineAccess::pass(impl.engine).use_gradients();
-  // The caller may then write states, such as averages, on `compute`.
+  // Registers `compute` as a stream on which the caller may later write states, such as averages.
   EngineAccess::gathering(impl.engine).add_writer(compute);
   const bool beside = step_options.beside_next_pass;
   if (beside && !impl.beside_forward) {

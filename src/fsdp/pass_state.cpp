@@ -59,7 +59,7 @@ void PassState::seal() {
   ended_ = scheduler_.stream(Lane::gather).record();
 }
 
-// Throws the errors of begin() that this rank finds alone.
+// Throws those errors of begin() that a rank finds without communication.
 void PassState::check_begin(const PassOptions& options, const Stream& compute) const {
   setup_.check_failures();
   setup_.check_sealed("begin");
@@ -77,8 +77,9 @@ void PassState::check_begin(const PassOptions& options, const Stream& compute) c
   check_micro(options);
 }
 
-// In the first pass the lanes of a rank that trains would wait for reductions of a rank that
-// evaluates. Unsharded evaluations make no collectives, so a rank may evaluate alone.
+// Compares the kind of the first pass between ranks: a rank that trains would wait for reductions
+// that a rank that evaluates never starts. An unsharded evaluation has no collectives, so one rank
+// may evaluate alone.
 void PassState::compare_kind(const PassOptions& options) const {
   if (number_ > 0 || !setup_.sharded()) return;
   agree(setup_.ranks, "begin", [&]() -> std::vector<Declaration> {
@@ -165,7 +166,7 @@ void PassState::check_usable(const Unit& unit, std::string_view scope) const {
           "{}: the unit is not one of this engine, or its engine has been destroyed: use "
           "Engine::unit() of the engine of this pass",
           scope);
-  // The scope whose end failed still has its buffers, so no later scope can use them.
+  // The scope whose end failed still occupies its buffers, so every later scope fails.
   if (end_failure_) {
     setup_.check_failures();
     throw Error(*end_failure_);
@@ -282,7 +283,7 @@ void PassState::end() noexcept {
   active_ = false;
   const auto open = std::ranges::find_if(open_scopes_, [](int scopes) { return scopes > 0; });
   if (live_scopes_ > 0 && open != open_scopes_.end() && !abandoned_) {
-    // A scope that outlives its pass cannot mark the end of its work on the stream.
+    // A scope that outlives its pass cannot mark the end of its work, so the pass is abandoned.
     abandoned_ = true;
     const Unshard& unshard = plan_.unshards[static_cast<std::size_t>(open - open_scopes_.begin())];
     log::warn("a Pass ended before its scope of unit {}: destroy every scope before its Pass",
@@ -298,7 +299,7 @@ void PassState::end() noexcept {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;
       return;
     }
-    // A pass that was opened early and not used, because training stops, is no mistake.
+    // Does not warn of an unused pass: a program may open a pass early and then stop training.
     if (position_ > 0 || abandoned_) {
       log::warn("a pass {} after {} of {} uses of units", abandoned_ ? "was abandoned" : "ended",
                 position_, length());
@@ -435,19 +436,17 @@ ForwardScope::ForwardScope(ForwardScope&&) noexcept = default;
 ForwardScope::~ForwardScope() {
   if (!engine_ || !*engine_) return;
   PassState& pass = EngineAccess::pass(**engine_);
-  if (pass.number() != pass_) return;  // end() has abandoned the pass
+  if (pass.number() != pass_) return;  // the pass has ended before this scope
   if (std::uncaught_exceptions() > exceptions_) pass.abandon();
   pass.leave(*unit_, position_);
 }
 
 void ForwardScope::check_usable(std::string_view param) const {
   // The unit ends with its engine, so its name is read only while the engine exists.
-  if (!engine_) {
-    throw invalid(
-        "parameter {} of unit {} is used through a scope that has been moved: use the scope that "
-        "it was moved to",
-        param, unit_->name());
-  }
+  require(engine_ != nullptr,
+          "parameter {} is used through a scope that has been moved: use the scope that it was "
+          "moved to",
+          param);
   require(
       *engine_ != nullptr,
       "parameter {} is used after its engine has been destroyed: destroy every scope before its "

@@ -60,7 +60,7 @@ class PassState {
   void use_gradients() noexcept;
 
   void check_idle() const;  // throws Error(invalid_argument) during a pass
-  // For a call that reads parameters: throws like check_idle(), since an update in backward may be
+  // For a call that reads parameters. Throws during a pass, because an update in backward may be
   // changing them, and while they have no values.
   void check_readable(std::string_view call) const;
   // Makes later work on `stream` wait until master parameters and states may be overwritten. Throws
@@ -112,7 +112,7 @@ class PassState {
   bool gradients_complete_ = false;
   bool gradients_waited_ = false;  // true when wait_gradients() has succeeded for these gradients
   bool gradients_used_ = false;    // true when a step has used the complete gradients
-  // True when a caller has waited for the gradients and not changed parameters since.
+  // True after a caller has waited for the gradients, until parameters change.
   bool gradients_read_ = false;
   bool warned_ = false;  // true when the warning about unchanged parameters has been logged
 };

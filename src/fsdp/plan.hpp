@@ -45,8 +45,8 @@ struct PassPlan {
   std::vector<GradientUse> gradients;         // use of a gradient slot by each unit
   std::vector<std::uint64_t> gradient_slots;  // bytes of each slot for unsharded gradients
 
-  // Returns the unshard (time in which a unit is unsharded) in backward that matches an unshard in
-  // forward, or the reverse.
+  // Returns the index of the unshard in backward that corresponds to an unshard in forward, or the
+  // reverse.
   std::size_t mirror_of(std::size_t unshard) const noexcept {
     return unshards.size() - 1 - unshard;
   }

@@ -32,8 +32,8 @@ void Reducing::open(Stream& compute, const UnitState& unit, std::size_t position
   const GradientUse& use = plan_.gradients[unit.index];
   if (position != use.first || unit.size.gradient == 0) return;
   if (sharding_.accumulates_unsharded) {
-    // Without an optimizer step since the last reduction, compute has not waited for that reduction
-    // yet.
+    // If no optimizer step came since the last reduction, compute has not waited for that reduction
+    // yet, so it waits here.
     if (pass_.micro == 0) scheduler_.wait(compute, units_[unit.index].final, unit.name);
     return;
   }

@@ -38,7 +38,6 @@ class Reducing {
   // Ends a backward scope; `next` is the position after the last scope that was entered. After the
   // unit's last use in backward, returns an event for reduce(): compute has written the gradient.
   std::optional<Event> close(Stream& compute, const UnitState& unit, std::size_t next);
-  // Starts the reduction of the unit's gradient.
   void reduce(const UnitState& unit, const Event& written);
   WriteMode write_mode(const UnitState& unit, std::size_t position) const noexcept;
   // Ends an incomplete pass without reducing the gradients of open scopes.

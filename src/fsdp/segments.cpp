@@ -88,8 +88,8 @@ void each_trained(const EngineSetup& setup, const Visit& visit) {
   }
 }
 
-// Sets the elements of a segment that the engine does not keep in f32 to initial values, in small
-// pieces.
+// Sets the elements of a segment that the engine does not keep in f32 to initial values, `most`
+// elements at a time.
 void initialize_narrow(const Device& device, Stream& stream, const Segment& segment,
                        NormalFill fill) {
   // A multiple of the number of values in a block of 8-bit integers.
@@ -147,7 +147,7 @@ std::vector<Segment> Engine::segments() const {
       if (first >= last) continue;
       Segment segment{unit.get(), &state.params[p], first - slot.offset, last - first, {}, {}, {}};
       if (bucket.quantized) {
-        // Slots and shards begin with a whole block.
+        // Slots and shards begin at block boundaries, so element counts convert to whole blocks.
         segment.blocks = bucket.master.part(int8_bytes(first - begin), int8_bytes(segment.count));
       } else {
         segment.values = bucket.master.part(first - begin, segment.count);

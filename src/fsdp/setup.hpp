@@ -27,7 +27,7 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Reads parameters and moments while training goes on: a save in progress (checkpoint/).
+// A save in progress (checkpoint/), which reads parameters and moments while training goes on.
 class LiveReader {
  public:
   virtual ~LiveReader() = default;
@@ -108,7 +108,7 @@ struct EngineAccess {
   static Reducing& reducing(Engine& engine) noexcept;
   static PassState& pass(Engine& engine) noexcept;
   static const EngineLink& link(const Engine& engine) noexcept;
-  // Do the work of these functions of Engine, but do not set EngineSetup::has_values.
+  // Do what the Engine functions of the same names do, but do not set EngineSetup::has_values.
   static void parameters_changed(Engine& engine, Stream& compute);
   static void refresh(Engine& engine);
   // Does the work of Engine::assign() on this rank alone, with refresh() above. `fill` returns
@@ -123,7 +123,7 @@ struct EngineAccess {
 
 inline UnitState& state_of(const Unit& unit) noexcept { return EngineAccess::state(unit); }
 
-// Finds calls of an engine that no thread may make now.
+// State of OneThread: the World of an engine, and the thread that is inside a call of the engine.
 struct EngineCalls {
   WorldLink world;
   // The thread that is inside a call of the engine; the default id if there is none.
@@ -168,7 +168,7 @@ using BucketParts = std::vector<std::vector<View>>;
 // A state that Engine::add_state() has added.
 struct OwnState {
   Buffer memory;
-  BucketParts parts{};  // f32 values; empty if it has not one per element
+  BucketParts parts{};  // f32 values; empty if the state is not elementwise
   // For a state that is not elementwise: the number of its elements and, on ranks with a segment of
   // the parameter, the elements, by unit and parameter. Otherwise empty.
   std::vector<std::vector<std::uint64_t>> counts{};
@@ -191,8 +191,8 @@ struct EngineSetup {
   }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
   World& world() const { return ranks.world(); }  // throws if the World has been destroyed
-  // Throws the failure of the World or of a communicator of the engine. Streams run work again once
-  // the program knows an error, so the engine asks before each pass and update.
+  // Throws the failure of the World or of a communicator of the engine. The engine calls this
+  // before each pass and update, because a stream runs new work once a call has thrown its error.
   void check_failures() const {
     world().check();
     scheduler.check();
@@ -207,7 +207,7 @@ struct EngineSetup {
   void check_values(std::string_view call) const;
   // Throws Error(invalid_argument) that names `call`, while a PendingSave exists.
   void check_no_live_save(std::string_view call) const;
-  // Call before parameters or states are changed by anything but a step of the Optimizer. Blocks
+  // Call this before anything but a step of the Optimizer changes parameters or states. Blocks
   // until a save that runs beside training has read them.
   void end_live_save();
   // Ends the state in which a PendingSave exists. Stops the thread if it is still writing.
@@ -240,7 +240,7 @@ struct EngineSetup {
 
 // Number of elements of this rank's gradient shards.
 std::uint64_t gradient_elements(const EngineSetup& setup);
-// Cuts memory of gradient_elements() elements of type `dtype`.
+// Divides a buffer of gradient_elements() elements of type `dtype` into views by unit and bucket.
 BucketParts cut_by_bucket(const EngineSetup& setup, const Buffer& memory, DType dtype);
 
 // List the values that must be equal on all ranks of an engine, for agree().

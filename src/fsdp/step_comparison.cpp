@@ -18,10 +18,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// First wait for the other ranks. Ranks that change their number of micro batches in the same step
-// meet within this time, unless some are late.
+// First wait for the other ranks, before this rank asks them. Ranks that change their number of
+// micro batches in the same step meet within this time, unless some are late.
 constexpr milliseconds first_pause{250};
-// Time for the other ranks to answer a question. A rank that is not stopped answers at once.
+// Time limit for answers of the other ranks. A process that is not stopped answers at once.
 constexpr milliseconds patience{500};
 
 constexpr std::uint64_t longest_interval = 1024;  // largest number of steps between comparisons
@@ -33,7 +33,7 @@ std::string names_of(const std::vector<int>& ranks) {
                      ranks.size() > most ? ", ..." : "");
 }
 
-// The number of micro batches that a rank has passed, as text.
+// A rank, and the number of micro batches that it has passed to begin(), as text.
 struct Said {
   int rank;
   std::string number;

@@ -93,8 +93,8 @@ class StepComparison {
   explicit StepComparison(const RankSet& ranks);
 
   // Calls `check`, which throws if this rank cannot make the step, and adds the values of the step.
-  // In a step that compares, blocks until all ranks have called it. If `check` has thrown on a rank
-  // then, every rank throws that error; if values differ, every rank throws Error(mismatch). After
+  // In a step that compares, blocks until all ranks have called add(). If `check` has thrown on a
+  // rank, every rank throws that error; if values differ, every rank throws Error(mismatch). After
   // an error the step does not count, so ranks that try again compare again.
   void add(const StepValues& values, const std::function<void()>& check);
 

@@ -29,7 +29,7 @@ DType master_dtype(const UnitBucket& bucket) {
   return bucket.trainable ? DType::f32 : bucket.dtype;
 }
 
-// Returns the number of elements of master_dtype() that hold a number of parameter elements.
+// Returns the number of elements of master_dtype() that store `elements` parameter elements.
 std::uint64_t master_count(const UnitBucket& bucket, std::uint64_t elements) {
   return bucket.quantized ? int8_bytes(elements) : elements;
 }
@@ -130,9 +130,9 @@ std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
   return cast_bytes_[0] + cast_bytes_[1] + cast_bytes_[2];
 }
 
-// Plans the scratch memory of reductions that the library builds: fallbacks, and sums in two
-// levels. Whether a sum takes two levels depends on its size, so the largest bucket may need less
-// than a smaller one.
+// Plans the scratch memory of reductions that the library composes: fallbacks, and sums in two
+// levels. Asks for each bucket: whether a sum takes two levels depends on its size, so the largest
+// bucket may need less than a smaller one.
 std::uint64_t Storage::plan_scratch() {
   const DType dtype = setup_.options.precision.reduce;
   const auto plan = [&](std::uint64_t& most, bool used, Lane lane, std::uint64_t shard_elements) {

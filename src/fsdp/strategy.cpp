@@ -56,7 +56,7 @@ Axis alone(World& world, std::string name) {
 Axis secondary_axis(const Axis& shard, int ranks) {
   require(shard.size() % ranks == 0, "Engine: secondary_shards = {} does not divide the {} shards",
           ranks, shard.size());
-  // The ranks of a block (one shard group of the mesh) are joined by fast links.
+  // Axis::block is the size of the mesh's shard groups, whose ranks are joined by fast links.
   if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
     log::warn(
         "secondary groups of {} ranks cross the mesh's shard groups of {} ranks, so backward "

@@ -24,8 +24,8 @@ constexpr std::array<std::string_view, 3> lane_names = {"gather", "reduce", "rep
 
 constexpr std::size_t lane_index(Lane lane) { return static_cast<std::size_t>(lane); }
 
-// A record whose times are not known yet, because its stream has not passed the stamps. It has only
-// the texts that may be gone later; take_records() builds the others.
+// A record whose times are not known yet, because its stream has not passed the stamps. It stores
+// only the texts that may no longer exist later; take_records() builds the others.
 struct LogEntry {
   TraceRecord record;
   Lane lane = Lane::gather;
@@ -185,8 +185,8 @@ struct Scheduler::Impl {
         streams{lane_stream(Lane::gather, StreamPriority::high),
                 lane_stream(Lane::reduce, StreamPriority::high),
                 lane_stream(Lane::replicate, StreamPriority::normal)} {
-    // All ranks open the communicators in this order. Each lane has its own communicator, so that
-    // no lane waits for another lane.
+    // All ranks must open the communicators in the same order. Each lane has its own communicator,
+    // so that no lane waits for another lane.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
       if (axis.size() == 1) return std::nullopt;
       const ComputeUnits units = lane == "gather" ? options.gather_units

@@ -30,8 +30,8 @@ std::size_t rank_of(std::string_view row) {
   return static_cast<std::size_t>(std::ranges::find(usual_rows, row) - usual_rows.begin());
 }
 
-// Puts each record into the first row of its stream in which it does not partly overlap another
-// record.
+// Puts each record into the first row of its stream in which it overlaps other records only as a
+// whole (one contains the other).
 std::vector<TraceRow> rows_of_stream(const std::string& name,
                                      const std::vector<const TraceRecord*>& records) {
   std::vector<TraceRow> rows;

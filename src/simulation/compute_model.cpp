@@ -14,7 +14,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// What was measured on a GPU, or estimated.
+// Measured or estimated figures of a GPU; the first three are fractions of the peak rate.
 struct Measured {
   double product, attention, flash_attention_2;
   int units;
@@ -110,14 +110,14 @@ bool has_words(const std::string& text, std::string_view name) {
   return std::regex_search(text, std::regex(pattern, std::regex::icase));
 }
 
-// A tile of a product, and the rate that it reaches as a part of the best. The rates and lost_k are
-// estimates: smaller tiles load more bytes for each product.
+// A tile of a matrix product, and its rate as a fraction of the best tile's rate. The rates and
+// lost_k are estimates: smaller tiles load more bytes for each multiplication.
 struct Tile {
   double m, n, rate;
 };
 constexpr std::array<Tile, 4> tiles = {
     {{128, 256, 1.0}, {256, 128, 1.0}, {128, 128, 0.9}, {64, 128, 0.7}}};
-// A tile computes during this many steps of k less than it could: filling the pipeline, writing c.
+// Time that a tile loses to filling the pipeline and writing its result, in steps of k.
 constexpr double lost_k = 192;
 
 double tiled_share(const ComputeModel& model, double m, double n, double k) {
@@ -161,7 +161,7 @@ double product_seconds(const ComputeModel& model, const ProductShape& shape) {
   const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n),
              k = static_cast<double>(shape.k);
   const double peak = shape.bf16 ? model.peak_bf16 : model.peak_f32;
-  // The best rate has the losses of a large product in it, so they are not subtracted again.
+  // best_product was measured on a large product and contains its losses, so only the ratio counts.
   constexpr double large = 8192;
   const double share =
       model.units > 0

@@ -26,7 +26,7 @@ double kernel_rate(const DeviceOptions& options, const char* name) {
   return 1e9 * (found == options.kernel_gbyte_s.end() ? options.memory_gbyte_s : found->second);
 }
 
-// A point of a stream, as an event and as a time stamp.
+// A point in the work of a stream, which serves as an event and as a time stamp.
 class SimulatedMark final : public EventBackend, public StampBackend {
  public:
   SimulatedMark(std::shared_ptr<Timeline> timeline, std::shared_ptr<TimedTask> task)
@@ -56,7 +56,7 @@ class SimulatedStream final : public StreamBackend {
     try {
       timeline_->remove_queue(queue_);
     } catch (const std::exception&) {
-      // Streams wait for each other in a cycle; a synchronize() has reported it, or will.
+      // Streams wait for each other in a cycle, which synchronize() reports, so it is ignored here.
     }
   }
   SimulatedStream(const SimulatedStream&) = delete;

@@ -8,24 +8,24 @@
 namespace atoll_v1::atoll::simulated {
 namespace {
 
-// Smaller remainders of a task are rounding errors.
+// Remaining times of a task below this, in seconds, are rounding errors.
 constexpr double nothing = 1e-13;
 constexpr double polling = 1e-6;  // CPU time of one call of poll(), in seconds
 constexpr double never = std::numeric_limits<double>::infinity();
 
 bool runs(const TimedTask& task) { return task.start && !task.end; }
 
-// Whether work holds a part of the compute units while it runs.
+// Whether work occupies a fixed fraction of the compute units while it runs.
 bool holds_units(const Use& use) { return use.compute > 0 && use.compute < 1; }
 
-// The use of all running tasks. Work that holds only a part of the compute units counts in `held`;
-// `total.compute` adds up the other work.
+// The sum of Use over all running tasks. Work that occupies only a fraction of the compute units
+// counts in `held`; `total.compute` sums the other work.
 struct Load {
   Use total{};
-  double held = 0;  // part of the compute units that is held
+  double held = 0;  // fraction of the compute units that is occupied
 };
 
-// Sums over the tasks that are past their latency.
+// Sums the use of the tasks whose latency is over.
 Load load_of(const std::vector<std::shared_ptr<Queue>>& queues) {
   Load load;
   for (const auto& queue : queues) {

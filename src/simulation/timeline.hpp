@@ -3,8 +3,8 @@
 // Each stream is a queue of tasks. A task starts when the task before it on its stream has ended,
 // the events that it waits for have happened, and the CPU has enqueued it. Tasks that run at the
 // same time slow each other down as far as they share a resource (Use). The timeline advances only
-// when the CPU waits or polls. So all tasks that run at a time are known when it comes to that
-// time.
+// when the CPU waits or polls, so all tasks that run at a point in time have been enqueued when the
+// timeline reaches it.
 //
 // Times are seconds from the creation of the timeline.
 #pragma once
@@ -32,7 +32,7 @@ struct TimedTask {
   bool counts_as_exposed = false;                   // the wait for `after` is exposed communication
   // Seconds of the latency and of the work after it that are left, if the task runs alone.
   double latency_left = 0, left = 0;
-  double ready = 0;  // end of the task before this one on the stream
+  double ready = 0;  // time at which the task before this one on the stream ends
   std::optional<double> start{}, end{};
 };
 
@@ -52,16 +52,16 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   void remove_queue(const std::shared_ptr<Queue>& queue);
   // Appends a task. If `launches` is true, the CPU first spends the launch time of the device.
   std::shared_ptr<TimedTask> push(Queue& queue, TimedTask task, bool launches);
-  // Advances to the time of the CPU and returns whether the task has ended by then. Each call takes
-  // a microsecond of the CPU, so that a loop that polls ends.
+  // Advances to the time of the CPU and returns whether the task has ended by that time. Each call
+  // takes a microsecond of simulated CPU time, so that a loop that polls ends.
   bool poll(const TimedTask& task);
-  // Returns the end of a task if the timeline has come to it.
+  // Returns the time at which the task ends, if the timeline has reached it.
   std::optional<double> end_of(const TimedTask& task) const;
-  // Lets the CPU wait for a task.
+  // Advances the time of the simulated CPU to the end of a task.
   void await(const TimedTask& task);
   double exposed(const Queue& queue) const;
   double host_time() const;
-  // Lets the CPU spend time on other work.
+  // Adds seconds of other work to the time of the simulated CPU.
   void spend(double seconds);
 
  private:

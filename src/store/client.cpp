@@ -20,8 +20,8 @@ using net::Clock;
 using std::chrono::milliseconds;
 
 // The store itself enforces the timeout of a request. A client waits longer, so that the answer can
-// arrive: the extra time is the timeout, within these limits. Rank 0 can be stopped, and then its
-// store answers nothing.
+// arrive: the extra time equals the timeout, within these limits. A client needs its own limit,
+// because a stopped rank 0 answers nothing.
 constexpr milliseconds least_grace{5'000}, most_grace{10'000};
 milliseconds grace(milliseconds timeout) { return std::clamp(timeout, least_grace, most_grace); }
 // The extra wait for a question to all ranks. A short time is enough, because the store ends
@@ -65,8 +65,8 @@ void check_store(int socket, const Handshake& handshake, const std::string& hint
   }
 }
 
-// Describes why an attempt to reach the store at `address` has failed. A peer that ends or does not
-// answer says less than an earlier attempt may have said.
+// Describes why an attempt to reach the store at `address` has failed. If the peer ends or does not
+// answer, returns `earlier`, the text of an earlier attempt there, because it may say more.
 std::string explained(const Error& error, const net::Address& address, const std::string& earlier) {
   if (error.code() == ErrorCode::io && net::is_local_socket(address)) {
     return fmt::format(
@@ -86,7 +86,7 @@ std::string explained(const Error& error, const net::Address& address, const std
 
 }  // namespace
 
-// The memory grows with the bytes that arrive, so that a header alone cannot claim it.
+// Allocates memory as bytes arrive, so that a header with a false length cannot claim much of it.
 Message receive_message(int socket, std::size_t most, Clock::time_point deadline,
                         const std::atomic<bool>* stop) {
   constexpr std::size_t first_piece = std::size_t{1} << 20;
@@ -371,7 +371,8 @@ void Client::fail(std::string_view reason) noexcept {
     {
       const std::lock_guard lock(mutex_);
       if (broken_) return;
-      // The process of the store learns of the failure first and may end before it confirms.
+      // The process of the store learns of the failure first and may end before it confirms, so
+      // this reason is set before the message is sent.
       why_closed_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
     }
     const Clock::time_point deadline = Clock::now() + fail_patience;
@@ -463,7 +464,7 @@ void Client::read_messages() {
 }
 
 // The failure is recorded before waiting callers wake up, so that code that catches their exception
-// finds it there. Callbacks run last, because they may be slow.
+// can read it. Callbacks run last, because they may be slow.
 void Client::lose(const Error& error) {
   if (!failure_->record(error)) return;
   {

@@ -20,8 +20,8 @@
 
 namespace atoll_v1::atoll::store {
 
-// The token, which a process proves to the store, and what it then sends: its place in the first
-// epoch, or its wish for a place in the next one.
+// What a process sends to the store: a proof that it knows the token, and then its place in the
+// first epoch (`join`) or its wish for a place in the next one (`candidacy`).
 struct Application {
   std::string token;
   Join join{};
@@ -33,8 +33,8 @@ struct Message {
   std::uint64_t request = 0;
   std::string body{};
 };
-// Receives one message of the store, whose body must have at most `most` bytes; `stop` is that of
-// net::wait_for().
+// Receives one message of the store, whose body must have at most `most` bytes. Setting `*stop`
+// ends the wait, as in net::wait_for().
 Message receive_message(int socket, std::size_t most, net::Clock::time_point deadline,
                         const std::atomic<bool>* stop = nullptr);
 // Proves to the store that this process knows the token, and checks the proof of the store.
@@ -43,8 +43,8 @@ void shake_hands(int socket, std::string_view token, net::Clock::time_point dead
 // A connection that the store has accepted.
 struct Admission {
   net::Fd socket;
-  // The answer: to a join the secret of a store on a local socket, for ranks without a token; to a
-  // candidacy a Seat.
+  // The answer to a join: the secret of a store on a local socket, for ranks without a token. The
+  // answer to a candidacy: an encoded Seat.
   std::string answer;
 };
 
@@ -55,15 +55,15 @@ struct Admission {
 Admission connect(const std::vector<net::Address>& addresses, const Application& application,
                   net::Clock::time_point deadline);
 
-// Proves this rank on a new connection and checks the proof of the store until `proven_by`. Then
-// joins the job until `joined_by`, and returns Admission::answer. Throws Error(peer_lost) and
-// Error(timeout) of the socket, Error(bad_data) if the peer is no store that knows the token, and
-// Error(mismatch) or Error(aborted) of a refusal.
+// This rank and the store prove to each other on a new connection that they know the token, before
+// `proven_by`. Then the rank joins the job before `joined_by`; returns Admission::answer. Throws
+// Error(peer_lost) or Error(timeout) if the connection fails, Error(bad_data) if the peer does not
+// know the token, and Error(mismatch) or Error(aborted) if the store refuses this rank.
 std::string apply(int socket, const Application& application, net::Clock::time_point proven_by,
                   net::Clock::time_point joined_by);
 
 // A thread of the client reads the connection. It records the failure of the job when the store
-// reports one or is lost, and the ranks that go, and runs the callbacks.
+// reports one or is lost, records the ranks that leave, and runs the callbacks.
 class Client final : public Store {
  public:
   Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure,
@@ -91,7 +91,7 @@ class Client final : public Store {
 
  private:
   struct Call {
-    std::string_view key{};  // of an exchange, or the first of a get; "" for other requests
+    std::string_view key{};  // key of an exchange, or first key of a get; "" for other requests
     bool done = false;
     std::optional<ErrorCode> problem;
     std::string payload;

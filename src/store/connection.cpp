@@ -110,8 +110,8 @@ void Connection::send(Kind kind, std::uint64_t request, std::optional<ErrorCode>
   const auto length = static_cast<std::uint32_t>(status.size() + body->size());
   output_.push_back({encode_header({length, static_cast<std::uint32_t>(kind), request}) + status,
                      std::move(body)});
-  // Earlier output waits for the socket already. If the connection is closed, the server notices it
-  // when it serves the connection.
+  // Earlier output already waits for the socket. If the connection has closed, the server notices
+  // it when it next serves the connection.
   if (output_.size() == 1) flush();
 }
 
@@ -136,7 +136,7 @@ bool Connection::send_front() {
   return true;
 }
 
-// A peer that reads a long answer gives a sign of life.
+// Progress on output that had to wait counts as a sign of life: it shows that the peer reads.
 void Connection::flush() {
   const bool has_waited = is_watching_output_;
   while (!output_.empty()) {

@@ -54,7 +54,7 @@ class Connection {
   bool is_waiting() const noexcept { return stage_ == Stage::waiting; }
   bool is_observer() const noexcept { return stage_ == Stage::observing; }
   int rank() const noexcept { return rank_; }       // -1 until the peer has joined
-  Epoch* epoch() const noexcept { return epoch_; }  // that the peer has joined; null before
+  Epoch* epoch() const noexcept { return epoch_; }  // epoch that the peer has joined; null before
   // Answers a hello with a challenge.
   void challenge(std::string_view hello, std::string_view token);
   const Greeting& greeting() const noexcept { return handshake_->peer(); }

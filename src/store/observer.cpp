@@ -14,7 +14,7 @@ using net::Clock;
 // that the answer can arrive.
 constexpr std::chrono::seconds answer_grace{5};
 
-// A message has room for this wait; the store itself waits less.
+// Longest wait that an observer may ask for; the store itself limits it further.
 constexpr std::chrono::milliseconds longest_wait{60'000};
 
 // Connects to the first address that accepts, and throws the last error otherwise.

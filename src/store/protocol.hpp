@@ -115,7 +115,7 @@ enum class Side {
   store,
 };
 
-// Returns "atoll 0.1.0 (store protocol 4)".
+// Returns text such as "atoll 0.1.0 (store protocol 6)".
 std::string described(const Greeting& greeting);
 // Returns whether processes with this greeting and of this library can share a job. Below 1.0,
 // libraries with equal major and minor numbers can.
@@ -141,8 +141,8 @@ class Handshake {
 
   // The body of this side's hello or challenge.
   const std::string& greeting() const noexcept { return own_; }
-  // Accepts the body of the peer's challenge or hello. Throws Error(bad_data) if it is none. The
-  // functions below need it.
+  // Accepts the body of the peer's challenge or hello. Throws Error(bad_data) if it is malformed.
+  // Must be called before the functions below.
   void hear(std::string_view greeting);
   const Greeting& peer() const noexcept { return peer_; }
 

@@ -14,7 +14,7 @@
 namespace atoll_v1::atoll::store {
 namespace {
 
-// A rank on the wire; -1 travels as the largest number.
+// The code of a missing rank (-1) in messages.
 constexpr std::uint32_t no_rank = std::numeric_limits<std::uint32_t>::max();
 std::uint32_t packed(int rank) { return rank < 0 ? no_rank : static_cast<std::uint32_t>(rank); }
 int unpacked(std::uint32_t number) {

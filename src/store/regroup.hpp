@@ -20,7 +20,7 @@ struct Candidacy {
   int former = -1;  // rank in the World that the program had before; -1: none
   std::string host{};
   int pid = 0;
-  std::string settings{};  // that must be equal on all ranks
+  std::string settings{};  // settings that must be equal on all ranks
   std::string tag{};
   std::uint32_t needed = 1;
   std::uint32_t min_ranks = 1;
@@ -37,7 +37,7 @@ Candidacy decode_candidacy(std::string_view body);
 struct Seat {
   std::uint32_t epoch = 0;
   int rank = 0;
-  std::vector<int> former_ranks{};  // by rank: Candidacy::former
+  std::vector<int> former_ranks{};  // for each rank, its Candidacy::former
   std::string secret{};  // secret of a store on a local socket, for ranks without a token
 };
 std::string encode(const Seat& seat);

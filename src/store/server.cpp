@@ -25,27 +25,30 @@ namespace {
 using net::Clock;
 using std::chrono::milliseconds;
 
-// Time for the reason of a failure to reach all ranks before the store stops.
+// Time limit for sending the reason of a failure to all ranks before the store stops.
 constexpr milliseconds failed_patience{1000};
-// The most that one turn of the loop handles: events, and connections accepted from each listener.
+// Limits for one turn of the loop: number of events, and of accepted connections per listener.
 constexpr std::size_t events_per_turn = 256;
 constexpr int accepts_per_turn = 64;
 // The longest wait of one turn of the loop, in milliseconds. If the program closes the epoll
 // descriptor, a waiting epoll_wait() does not notice it, but the next call fails.
 constexpr std::int64_t longest_turn = 1'000;
-// Pause after accept() has found no free descriptor.
+// Pause before the next accept() after one has found no free descriptor.
 constexpr milliseconds accept_pause{100};
-// Descriptors of the process that are not connections of the store.
+// Reserve for descriptors of the process that are not connections of the store.
 constexpr std::size_t other_descriptors = 128;
 constexpr std::size_t fewest_strangers = 64;
-// epoll reports this number for the descriptor that finish() writes to, then the number of a
-// listener plus one, then the numbers of connections.
+// Numbers that epoll reports: wake_id for the descriptor that finish() writes to, then the index of
+// a listener plus one, then the ids of connections.
 constexpr std::uint64_t wake_id = 0;
-// Requests for a sign of life within Options::heartbeat, and their number, which no poll has.
+// Number of requests for a sign of life within ServerOptions::heartbeat, and the poll number that
+// these requests carry, which no poll has.
 constexpr int beats_per_limit = 4;
 constexpr std::uint64_t no_poll = std::numeric_limits<std::uint64_t>::max();
 
-// A rank that asks for the next epoch has two connections for a moment.
+// Returns how many connections may be open that have not proved that they know the token. The other
+// descriptors are for ranks: one each, or two in a job with epochs, in which a rank that asks for
+// the next epoch has two connections for a moment.
 std::size_t stranger_limit(int size, bool has_epochs, std::size_t wanted) {
   const std::size_t descriptors = net::raise_descriptor_limit();
   const std::size_t needed =
@@ -144,7 +147,7 @@ bool Server::done(Clock::time_point now) const {
 
 bool Server::is_over(const Epoch& epoch, Clock::time_point now) const {
   const bool is_absent = epoch.number == newest().number && epoch.roster.any(Peer::State::absent);
-  // Ranks that have not joined yet learn the reason when they join.
+  // Absent ranks learn the reason when they join, so a failed epoch waits for them, up to a limit.
   if (epoch.failure) {
     return (!is_absent || now >= rendezvous_deadline_) &&
            std::ranges::none_of(
@@ -198,7 +201,7 @@ void Server::expire(Clock::time_point now) {
 }
 
 // Asks all ranks for a sign of life. The thread of a rank that reads its connection answers, so
-// only a process that is stopped is silent. If this process was stopped itself, it judges nobody.
+// only a stopped process is silent. If this process itself was stopped, no rank counts as silent.
 void Server::beat(Clock::time_point now) {
   const milliseconds period = options_.heartbeat / beats_per_limit;
   const bool is_late = now > next_beat_ + period;
@@ -226,7 +229,7 @@ void Server::beat(Clock::time_point now) {
   }
 }
 
-// Without reminders, a rank that ends before it joins is noticed only at the timeout.
+// Logs which ranks are absent. A rank that ends before it joins would only show at the timeout.
 void Server::remind(Clock::time_point now) {
   const auto seconds = [](Clock::duration time) {
     return std::chrono::duration<double>(time).count();
@@ -361,7 +364,7 @@ void Server::close(Connection& connection) {
   go(epoch, rank, Peer::State::lost, true);
 }
 
-// A rank of an epoch is gone. If `told`, the other ranks learn it.
+// Records that a rank has left its epoch. If `told`, informs the other ranks.
 void Server::go(Epoch& epoch, int rank, Peer::State state, bool told) {
   epoch.roster.set(rank, state);
   epoch.table.depart(rank);

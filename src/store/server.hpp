@@ -1,15 +1,15 @@
 // The server of the store: a thread of rank 0 that serves all ranks. Only the server decides that
 // the job has failed, so all ranks get the same first reason.
 //
-// Strangers may connect as often as they like. The server accepts a bounded number of connections
+// Any process may connect, as often as it likes. The server accepts a bounded number of connections
 // per turn of its loop, so that it always returns to ranks, deadlines and failures; it works on a
 // connection only when epoll reports it; and it limits the connections that have not proved that
 // they know the token, never the proven ones. A proven connection must join, or become an observer,
 // within the rendezvous timeout.
 //
-// A job goes on in epochs (World::regroup). The connections of one server belong to the epoch that
-// their ranks have joined; what ranks store, and a failure, stay in their epoch. The number of
-// ranks in the options is that of the first epoch.
+// After a loss, a job can go on with a new World (World::regroup); each World of a job is an epoch.
+// The connections of one server belong to the epoch that their ranks have joined; what ranks store,
+// and a failure, stay in their epoch. ServerOptions::size is the number of ranks of the first one.
 //
 // Observers (store/observer.hpp) are members without a rank. The server sends them the failure or
 // the end of the job, but never waits for them.
@@ -57,7 +57,7 @@ struct ServerOptions {
   // time; 0: it is never lost by silence.
   std::chrono::milliseconds heartbeat{10'000};
   bool loss_fails_job =
-      true;  // false: the loss of a rank is told to the others, and the job goes on
+      true;  // false: the store informs the other ranks of a loss, and the job goes on
   std::size_t strangers = max_strangers;
 };
 
@@ -98,7 +98,7 @@ class Server {
   std::string lack_of_descriptors() const;
 
  private:
-  // By number; numbers ascend with age, and a map never moves its elements.
+  // Connections by id. Ids ascend, so the first is the oldest, and a map never moves its elements.
   using Connections = std::map<std::uint64_t, Connection>;
 
   void run() noexcept;  // body of the server's thread
@@ -169,7 +169,7 @@ class Server {
   std::atomic<net::Clock::rep> finish_deadline_{0};  // when finish() must end; 0 before finish()
   std::deque<Epoch> epochs_;  // the newest is the last; an old one stays while a rank may be in it
   std::vector<Candidate> candidates_;
-  // When the next epoch begins without the ranks that have not asked; set while a rank waits.
+  // Deadline after which the next epoch begins without absent ranks; set while a rank waits.
   std::optional<net::Clock::time_point> epoch_deadline_;
   std::size_t stranger_limit_ = max_strangers;
   std::uint64_t next_id_;

@@ -1,5 +1,5 @@
-// The part of the server that begins new epochs: it collects the processes that want a place in the
-// next one, and decides when the list is closed and who is on it.
+// The part of the server that begins new epochs: it collects the processes that ask for a place in
+// the next epoch, and decides when it begins and with which of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void Server::handle_regroup(Connection& connection, const Frame& frame) {
   const int rank = wish.rank;
   candidates_.push_back({&connection, frame.request, std::move(wish)});
   if (rank < 0) return;
-  // Its World has ended on this rank. The others learn of it, because the epoch cannot go on.
+  // The World has ended on this rank, so its old connection closes and the other ranks are told.
   for (auto& [id, member] : members_) {
     if (member.epoch() != &newest() || member.rank() != rank) continue;
     newest().table.forget(member);
@@ -60,20 +60,20 @@ std::string Server::why_not(const Candidacy& wish) const {
       state == Peer::State::absent ? "has not joined the job" : epoch.roster[wish.rank].went());
 }
 
-// A candidate has ended.
+// Removes a candidate whose connection has closed.
 void Server::withdraw(const Connection& connection) {
   std::erase_if(candidates_,
                 [&](const Candidate& candidate) { return candidate.connection == &connection; });
   if (!a_rank_waits()) epoch_deadline_.reset();
 }
 
-// New processes alone begin no epoch.
+// Returns whether a rank of the last epoch is a candidate; new processes alone begin no epoch.
 bool Server::a_rank_waits() const {
   return std::ranges::any_of(candidates_,
                              [](const Candidate& candidate) { return !candidate.wish.is_new(); });
 }
 
-// A new process whose settings differ would end the epoch with an error of all ranks.
+// Refuses new processes with other settings: otherwise the new epoch would fail on all ranks.
 void Server::refuse_other_settings() {
   const auto rank = std::ranges::find_if(
       candidates_, [](const Candidate& candidate) { return !candidate.wish.is_new(); });

@@ -18,7 +18,7 @@ namespace {
 using net::Clock;
 using std::chrono::milliseconds;
 
-// Refused ranks that the error about absent ranks names.
+// Maximum number of refused ranks that the error about absent ranks names.
 constexpr std::size_t most_refusals = 8;
 // Longest time that the store waits for the answers of ranks to an observer.
 constexpr milliseconds max_observation{10'000};
@@ -67,7 +67,7 @@ void Server::handle_hello(Connection& connection, const Frame& frame) {
 // it that the challenge is genuine.
 void Server::handle_proof(Connection& connection, const Frame& frame) {
   if (!connection.prove(frame.body)) {
-    // A process without the token has not said who it is.
+    // A process without the token has not said which rank it is, so the text has only its address.
     note(other_token_,
          fmt::format("a process at {} has another token: is ATOLL_TOKEN equal on all ranks?",
                      connection.peer_name()));
@@ -106,7 +106,7 @@ void Server::handle_join(Connection& connection, const Frame& frame) {
   const bool had_left = join.rank >= 0 && join.rank < roster.size() &&
                         roster[join.rank].state == Peer::State::departed;
   if (epoch.number > 0) {
-    // The rank may join the next job at this address (see below).
+    // The rank may be joining the next job at this address (see below).
     if (had_left && finish_deadline_ != 0) return close(connection);
     return refuse(connection,
                   fmt::format("rank {} of {} (host {}, pid {}): the job goes on in epoch {}; a new "

@@ -17,7 +17,7 @@
 
 namespace atoll_v1::atoll::store {
 
-// Users never chose the keys that the library makes for itself, so messages show a title in their
+// Users do not know the keys that the library makes for itself, so messages show a title in their
 // place.
 inline constexpr char title_end = '\x1f';  // ASCII unit separator, which ends the title of a key
 

@@ -100,7 +100,7 @@ void Table::get(const Waiter& waiter, std::vector<std::string> keys) {
 }
 
 void Table::finish(const Fetch& fetch) const {
-  // Ranks that get one value share its bytes.
+  // Ranks that get the same single value share its bytes.
   if (fetch.keys.size() == 1) return reply_(fetch.waiter, std::nullopt, fetch.values.front());
   std::size_t bytes = 4;
   for (const Body& value : fetch.values) bytes += value->size() + 4;

@@ -179,8 +179,8 @@ class Table {
   std::map<std::uint64_t, Poll> polls_;
   std::unordered_map<std::string, std::uint32_t> released_;  // number of release() calls, by prefix
   std::uint64_t next_number_ = 1;                            // number of the next fetch or poll
-  // A time at or before the first deadline of a waiting request. It is too early if the request
-  // with the first deadline has been answered, which costs one scan.
+  // A time at or before the first deadline of a waiting request. It may be that of a request that
+  // has been answered; expire() then scans the requests once without effect.
   net::Clock::time_point next_deadline_ = net::Clock::time_point::max();
 };
 

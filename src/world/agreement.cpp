@@ -12,7 +12,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// A longer text is cut before it is sent.
+// Maximum number of bytes of a text that is sent; longer texts are cut.
 constexpr std::size_t most_text = std::size_t{1} << 16;
 // Ranks find the first difference by digests of at most this many ranges at a time.
 constexpr std::size_t most_ranges = 1024;
@@ -68,7 +68,7 @@ Opening open(const std::function<Declarations()>& declare, Declarations& mine) {
   }
 }
 
-// Exchanges the openings. If a rank does not come, the error names the call in which the other
+// Exchanges the openings. If a rank does not take part, the error names the call in which the other
 // ranks wait.
 std::vector<Opening> meet(const RankSet& group, std::string_view call, const std::string& key,
                           const Opening& mine, std::chrono::milliseconds timeout) {
@@ -123,7 +123,6 @@ std::size_t find_difference(const Shown& shown, const Declarations& mine) {
   return begin;
 }
 
-// Describes the first difference between the lists of two ranks.
 std::string first_difference(const Shown& shown, const Declarations& mine) {
   const std::size_t at = find_difference(shown, mine);
   const auto [a, b] = shown.exchange("entry", [&] {

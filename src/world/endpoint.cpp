@@ -27,8 +27,8 @@ std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int
   return result;
 }
 
-// Returns the addresses on which rank 0 listens if the ranks know it as `host`. A host may know its
-// own name as loopback, and other hosts know its address: it then listens on all addresses.
+// Returns the addresses on which rank 0 listens if the ranks know it as `host`. If a host's own
+// name resolves to loopback, other hosts may know another address of it, so rank 0 listens on all.
 std::vector<net::Address> own_addresses(const std::string& host, int port) {
   std::vector<net::Address> result = net::resolve(host, port);
   if (!std::ranges::all_of(result, net::is_loopback) || net::names_loopback(host)) return result;
@@ -129,7 +129,7 @@ std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size) {
     return result;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::io) throw;
-    // Another process with rank 0 may already use the address.
+    // Another rank 0 may already listen at the address; its store then returns a refusal.
     const std::string refusal = refusal_of(endpoint, 0, size);
     if (!refusal.empty()) {
       throw make_error(ErrorCode::mismatch, "rank 0 cannot serve the store: {}", refusal);
@@ -155,7 +155,7 @@ launch::Job find_job(const Config& config) {
         const auto endpoint = launch::configured_endpoint(config);
         if (endpoint) refusal_of(*endpoint, config.rank, config.size);
       } catch (const Error&) {
-        // ATOLL_ADDR is wrong as well.
+        // ATOLL_ADDR is wrong as well, so this process cannot report itself to rank 0.
       }
     }
     throw;

@@ -23,10 +23,10 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// An introduction is a short text of lines, because every rank reads the introductions of all
-// hosts. If the id of the host begins with its name, the text has the id without the name.
+// Number of lines of an introduction. It is kept short, because every rank reads those of all
+// hosts: if the id of a host begins with the host's name, the text omits the name from the id.
 constexpr std::size_t lines = 6;
-// The first character of an error in the place of an introduction. No name of a host contains it.
+// First character of an error that replaces an introduction. No host name contains it.
 constexpr char problem_mark = '!';
 
 void check_problem(std::string_view text, std::size_t rank) {

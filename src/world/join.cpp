@@ -142,8 +142,8 @@ void World::Impl::introduce(net::Fd socket) {
   try {
     place(introductions, processes);
   } catch (const Error&) {
-    // All ranks have the same values, so all of them throw this error. A rank that vanished without
-    // a farewell would replace it on the others.
+    // All ranks have the same values, so all of them throw this error. Each leaves with a farewell,
+    // because the loss of its connection would replace this error on the others.
     store->farewell();
     throw;
   }

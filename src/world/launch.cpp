@@ -133,7 +133,8 @@ std::optional<Job> find_slurm(const Config& config) {
 // Rank 0 broadcasts this text and the reason if it cannot serve the store.
 constexpr std::string_view failed = "failed: ";
 
-// Returns the text of rank 0, which `call` of World::`maker` has returned on this rank.
+// Returns `text`, which the callback `call` of World::`maker` has returned on this rank. Throws if
+// it is a failure of rank 0, or is not the text of an endpoint.
 std::string checked(std::string text, std::string_view maker, std::string_view call, int rank) {
   require(!text.starts_with(failed), ErrorCode::aborted, "rank 0 cannot serve the store: {}",
           std::string_view(text).substr(std::min(failed.size(), text.size())));
@@ -165,7 +166,7 @@ Job from_broadcast(int rank, int size,
   const auto look_up = [broadcast, rank](net::Clock::time_point) {
     return checked(broadcast(""), "from_ranks", "broadcast", rank);
   };
-  // The other ranks wait in a broadcast without a time limit.
+  // The other ranks wait in a broadcast without a time limit, so rank 0 broadcasts its failure.
   const auto withdraw = [publish, called](std::string_view reason) {
     if (*called) return;
     try {
@@ -190,7 +191,7 @@ Job from_exchange(int rank, int size,
   const auto look_up = [get = std::move(get), key, rank](net::Clock::time_point) {
     return checked(get(key), "from_exchange", "get", rank);
   };
-  // The other ranks wait in `get`.
+  // The other ranks wait in `get`, so rank 0 puts its failure under the same key.
   const auto withdraw = [publish](std::string_view reason) {
     try {
       publish(fmt::format("{}{:.900}", failed, reason), {});

@@ -8,8 +8,8 @@
 //
 // The socket belongs to the process, and an MPI library may use it before, after and between
 // Worlds. Hydra treats a process that exits without "finalize" as crashed and stops the others, and
-// it answers nothing after "finalize". We therefore send "finalize" at process exit; if
-// MPI_Finalize sent it first, ours has no effect. Slurm requires "init" first and does not answer a
+// it answers nothing after "finalize". Atoll therefore sends "finalize" at process exit, which has
+// no effect if MPI_Finalize has already sent it. Slurm requires "init" first and does not answer a
 // second one, so under Slurm MPI_Init must come before World.
 #include <fcntl.h>
 #include <fmt/format.h>

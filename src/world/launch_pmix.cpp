@@ -3,10 +3,10 @@
 // numbers follow the PMIx standard (3.2 and 4.1, chapters on data structures and the client API)
 // and have not changed since version 2 of the library.
 //
-// PMIx counts calls of PMIx_Init, so an MPI library in this process may call it before us, after us
-// or never. We call PMIx_Init once, and PMIx_Finalize only at exit: a server that waits for a value
-// never answers if rank 0 finalizes and initializes again. Without PMIx_Finalize, the launcher
-// reports a crash; this happens after _exit(), exec(), or if the descriptors of PMIx were closed.
+// PMIx counts calls of PMIx_Init, so an MPI library in this process may also call it, at any time.
+// Atoll calls PMIx_Init once, and PMIx_Finalize only at exit: a server that waits for a value never
+// answers if rank 0 finalizes and initializes again. Without PMIx_Finalize, the launcher reports a
+// crash; this happens after _exit(), exec(), or if the descriptors of PMIx were closed.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -92,7 +92,7 @@ class PmixSession {
     // A forked child must not end the PMIx session of its parent.
     if (owner_ != ::getpid()) return;
     if (!has_descriptors()) {
-      // PMIx_Finalize would wait for ever.
+      // Without its descriptors, PMIx_Finalize would wait for ever.
       log::warn(
           "this process has closed the descriptors of PMIx, so the launcher will report a crash "
           "when it ends");
@@ -124,8 +124,8 @@ class PmixSession {
         static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, 1 << 20));
     PmixValue* value = nullptr;
     // If the request reaches the server before rank 0 has published, the server may answer "not
-    // found" at once despite the timeout, so we retry (Open MPI 4.1 with PMIx 4.2: one start in 60,
-    // and on other hosts than that of rank 0 always from the second World on).
+    // found" at once despite the timeout, so the request is repeated (Open MPI 4.1 with PMIx 4.2:
+    // one start in 60, and on other hosts than that of rank 0 always from the second World on).
     const auto deadline = Clock::now() + timeout;
     constexpr std::chrono::milliseconds slowest{200};
     int status = get_(&whose, key, &limit, 1, &value);
@@ -171,7 +171,7 @@ class PmixSession {
     require(function != nullptr, ErrorCode::unsupported, "libpmix.so.2 has no {}", name);
   }
 
-  // Returns whether the witness is open still: other files may have its number, but not its inode.
+  // Returns whether the witness is open: another file may have its number, but not its inode.
   bool has_descriptors() const {
     struct stat now {};
     return !witness_ || (::fstat(witness_.get(), &now) == 0 && now.st_dev == witnessed_.st_dev &&
@@ -185,7 +185,7 @@ class PmixSession {
 
   PmixProcess self_{};
   pid_t owner_ = ::getpid();
-  // A descriptor without another use: if it is closed, the program has closed all descriptors.
+  // A descriptor with no other use: if it is closed, the program has closed all descriptors.
   net::Fd witness_{::memfd_create("atoll", MFD_CLOEXEC)};
   struct stat witnessed_ = status_of(witness_.get());
   int (*init_)(PmixProcess*, PmixInfo*, std::size_t) = nullptr;

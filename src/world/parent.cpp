@@ -25,8 +25,8 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::chrono::milliseconds grace{5'000};
-// How often a rank looks whether the process still exists, if the kernel cannot report the end of
-// the process.
+// Period in which a rank checks whether the process still exists, if the kernel cannot report the
+// end of the process.
 constexpr std::chrono::milliseconds parent_period{1'000};
 constexpr int most_ancestors = 32;
 
@@ -62,7 +62,7 @@ bool is_same(const std::optional<ParentProcess>& found, const ParentProcess& wan
 
 }  // namespace
 
-// A process with pid 1 outlives everything that this process could wait for.
+// Never returns process 1, because it outlives this process.
 std::optional<ParentProcess> find_parent(WithoutLauncher otherwise) {
   pid_t pid = ::getppid();
   for (int i = 0; i < most_ancestors && pid > 1; ++i) {
@@ -83,7 +83,7 @@ ParentWatch::ParentWatch(ParentProcess process, bool ends_process, Report report
       handle_(static_cast<int>(::syscall(SYS_pidfd_open, process_.pid, 0))) {
   require(static_cast<bool>(wake_), ErrorCode::io,
           "no file descriptor is left to watch the launcher: raise `ulimit -n`");
-  // The pid may have passed to another process since it was read.
+  // If another process has got the pid since it was read, the pidfd is that of the wrong process.
   if (!is_same(read_process(process_.pid), process_)) handle_.reset();
   thread_ = start_thread([this] { run(); });
 }
@@ -108,14 +108,15 @@ bool ParentWatch::await_end() const {
     const bool has_event = items[0].revents != 0 || items[1].revents != 0;
     if (handle_ && !has_event) continue;
     if (!is_same(read_process(process_.pid), process_)) return true;
-    // The program has closed a descriptor, and another file may have its number.
+    // The event has no cause: the program has closed a descriptor, and another file may have its
+    // number. Waits for a period here, because poll() would return at once again and again.
     if (has_event && is_stopped_by(net::Clock::now() + parent_period)) return false;
   }
 }
 
 void ParentWatch::run() {
   if (!await_end()) return;
-  // The launcher may have read this process's output, so a write can raise SIGPIPE.
+  // If the launcher read the output of this process, a write can raise SIGPIPE, so it is blocked.
   sigset_t pipe;
   ::sigemptyset(&pipe);
   ::sigaddset(&pipe, SIGPIPE);

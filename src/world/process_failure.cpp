@@ -18,10 +18,10 @@ namespace {
 constexpr std::chrono::seconds terminate_patience{5};
 
 struct ProcessFailureHooks {
-  // Recursive, because a callback can end a stream with an unobserved error as well.
+  // Recursive: a callback can destroy a stream with an unobserved error, which calls them again.
   std::recursive_mutex mutex;
   std::set<const ProcessFailureHook::Callback*> callbacks;
-  bool is_installed = false;  // true if the terminate handler is
+  bool is_installed = false;  // true if the terminate handler is installed
   std::terminate_handler before = nullptr;
 };
 
@@ -32,7 +32,7 @@ ProcessFailureHooks& process_failure_hooks() {
   return *all;
 }
 
-// Calls the callbacks. Returns false if all Worlds had failed before.
+// Calls the callbacks of all Worlds. Returns false if all Worlds had failed before.
 bool fail_worlds(std::string_view text) {
   const std::lock_guard lock(process_failure_hooks().mutex);
   bool is_news = process_failure_hooks().callbacks.empty();

@@ -11,10 +11,10 @@
 namespace atoll_v1::atoll {
 
 // While an object of this class exists, report_unobserved() calls its callback, which fails a World
-// and returns false if this World had failed before. If an object has asked for it, so does
-// std::terminate, by a handler that stays installed until the process ends. This handler calls the
-// callbacks on another thread, because the thread that terminates may hold any lock, waits for them
-// for at most 5 s, and then calls the earlier terminate handler.
+// and returns false if this World had failed before. With `on_terminate`, std::terminate also calls
+// the callbacks, in a handler that stays installed until the process ends. The handler calls them
+// on another thread, because the thread that terminates may hold any lock, waits for them for at
+// most 5 s, and then calls the earlier terminate handler.
 class ProcessFailureHook {
  public:
   using Callback = std::function<bool(std::string_view text)>;

@@ -43,8 +43,8 @@ store::Candidacy candidacy_of(const World::Regroup& wish, const Config& config,
 
 World World::Impl::take_seat(const Impl& last, store::Candidacy candidacy) {
   const auto addresses = store::addresses_of(*last.endpoint);
-  // A rank that was lost before the ranks had met begins another epoch. This World ends after the
-  // store has the next request, since its connection would otherwise look lost.
+  // If a rank is lost before all ranks have met, the others ask for another epoch. `unfinished`
+  // keeps this World until the store has the next request, since its connection would look lost.
   std::unique_ptr<Impl> unfinished;
   for (;;) {
     const auto deadline = net::Clock::now() + candidacy.grace + last.config.rendezvous_timeout;

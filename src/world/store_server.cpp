@@ -19,7 +19,7 @@ struct StoreServer::Impl {
 StoreServer::StoreServer(const Options& options) : impl_(std::make_unique<Impl>()) {
   require(options.ranks >= 1, "a store of {} ranks: at least 1", options.ranks);
   Config config;
-  config.rank = 0;  // which may choose a port
+  config.rank = 0;  // only rank 0 may choose port 0
   config.addr = options.address;
   config.token = options.token;
   config.rendezvous_timeout = options.rendezvous_timeout;

@@ -104,7 +104,7 @@ World& World::operator=(World&& other) {
 }
 World::~World() {
   if (!impl_) return;
-  // A forked child is no rank. Its copy is not destroyed either, because it has no threads to join.
+  // A forked child is no rank. Leaks its copy: the threads to join do not exist in the child.
   if (!impl_->mark.is_here()) {
     static_cast<void>(impl_.release());
     return;
@@ -118,7 +118,7 @@ World::~World() {
   log::error(
       "a callback of on_failure() destroyed its World, whose threads go on until the process ends: "
       "destroy a World outside its callbacks");
-  static_cast<void>(impl_.release());  // a thread of the World runs this callback
+  static_cast<void>(impl_.release());  // its destructor would wait for this thread
 }
 
 void World::leave() {

@@ -1,5 +1,5 @@
-// The implementation of World. world.cpp has its functions, and join.cpp how a process becomes a
-// rank of a job.
+// The implementation of World. world.cpp defines its functions, except those with which a process
+// becomes a rank of a job, which are in join.cpp.
 #pragma once
 
 #include <unistd.h>
@@ -56,7 +56,7 @@ struct World::Impl {
   void stay_alone();
   void simulate(const SimulatedJob& job);
   void join(launch::Job job);
-  // Takes the connection with the store, and exchanges with the other ranks where they run.
+  // Joins over `socket`, the connection with the store: the ranks exchange where each of them runs.
   void introduce(net::Fd socket);
   launch::Endpoint serve(const launch::Job& job, net::Clock::time_point deadline);
   store::Admission enter(const store::Join& identity, net::Clock::time_point deadline) const;
@@ -73,28 +73,28 @@ struct World::Impl {
   int rank;
   int size;
   std::uint32_t epoch = 0;
-  std::vector<int> former_ranks;  // World::former_ranks()
+  std::vector<int> former_ranks;  // the result of World::former_ranks()
   int exceptions = std::uncaught_exceptions();
   std::vector<HostInfo> hosts;
   std::vector<Placement> placements;
   std::shared_ptr<Failure> failure = std::make_shared<Failure>();
   std::shared_ptr<Departures> departures = std::make_shared<Departures>();
   std::optional<launch::Rendezvous> rendezvous;
-  std::optional<launch::Endpoint> endpoint;  // of the store; empty in a job of one process
-  // Serves the store; exists only on the process of the first rank 0. The Worlds of its epochs
-  // share it.
+  std::optional<launch::Endpoint> endpoint;  // endpoint of the store; empty in a job of one process
+  // Serves the store; exists only in the process of the rank 0 of the first World. The Worlds of
+  // later epochs share it.
   std::shared_ptr<store::Server> server;
   std::unique_ptr<store::Store> store;
   std::optional<ProcessFailureHook> hook;  // declared after `store`, so that it is destroyed first
   std::optional<ParentWatch> parent;
   int process = static_cast<int>(::getpid());  // the process that joined the job
-  ProcessMark mark{};                          // mark of that process
+  ProcessMark mark{};                          // finds out whether a caller is in that process
 
   std::mutex mutex;  // guards all members below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
-  // Objects that other rooms have attached, the oldest first. Made under another mutex: to make
-  // one, a room may call this World.
+  // Objects that other parts of the library have attached, the oldest first. `mutex` does not guard
+  // them, because the function that makes such an object may call this World.
   std::vector<std::pair<std::string, std::shared_ptr<void>>> companions;
   std::mutex making;  // guards `companions`
   // Copied by WorldInternals::hold(); becomes true when the World is destroyed.

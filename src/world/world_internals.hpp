@@ -12,9 +12,9 @@
 namespace atoll_v1::atoll {
 
 struct WorldInternals {
-  // Returns the object that another room has attached to this World as `name`. The first call makes
-  // it. ~World releases these objects after the callbacks of at_exit, the newest first, while the
-  // store still works.
+  // Returns the object that another part of the library has attached to this World as `name`. The
+  // first call makes it. ~World releases these objects after the callbacks of at_exit, the newest
+  // first, while the store still works.
   static std::shared_ptr<void> companion(World& world, std::string_view name,
                                          const std::function<std::shared_ptr<void>()>& make);
 

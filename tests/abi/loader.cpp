@@ -66,7 +66,7 @@ TEST_CASE("a file is loaded once, even through different spellings of its path")
 TEST_CASE("the missing members of a shorter table are NULL") {
   const auto& plugin = atoll::load_plugin(fake("shorter"));
   CHECK(exists(plugin.table.shutdown));
-  // A null pointer, although the table is followed by another pointer in memory.
+  // The table is followed by another pointer in memory, which must not be taken for this member.
   CHECK_FALSE(exists(plugin.table.async_error));
   CHECK_FALSE(exists(plugin.table.deregister_memory));
 }
@@ -116,7 +116,7 @@ TEST_CASE("the folders of the plugin path are searched in order") {
     });
   };
   CHECK(count(other_fakes / "libatoll-exact.so") == 1);
-  // The plugin of this name in an earlier folder is used instead.
+  // The plugin of this name in the other folder comes first in the path and is used instead.
   CHECK(count(fakes / "libatoll-exact.so") == 0);
   CHECK(count(fakes / "libatoll-shorter.so") == 1);
   CHECK(std::all_of(files.begin(), files.end(), [](const auto& file) {

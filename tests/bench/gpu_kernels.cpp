@@ -237,7 +237,7 @@ void Bench::linears() const {
     const View dweight = full(in * out);
     table.row(fmt::format("linear {} forward", name), {2 * (r * n + r * m + n * m), flops},
               [&] { ops.linear_forward(stream, shape, x, weight, y); });
-    // The trainer adds a residual to products that are as wide as the model.
+    // The trainer adds a residual to products as wide as the model: times these with one as well.
     if (out == model.hidden) {
       const View residual = low(rows * out);
       table.row(fmt::format("linear {} + residual", name), {2 * (r * n + 2 * r * m + n * m), flops},
@@ -266,8 +266,8 @@ void Bench::in_fp8(const Device& gpu) const {
   groups(*with, "fp8");
 }
 
-// Linear layers with one input, as the trainer calls them. The limits assume bf16, so the share of
-// rows in fp8 can exceed 100 %.
+// Groups of linear layers that share their input, as the trainer calls them. The limits assume
+// bf16, so rows in fp8 can reach more than 100 % of them.
 void Bench::groups(train::Ops& with, const char* type) const {
   struct Group {
     const char* name;
@@ -384,7 +384,7 @@ void Bench::ends() const {
     });
   };
   backward("embedding backward", ids);
-  backward("embedding backward, padding", table.tensor(DType::i32, tokens));  // zeros
+  backward("embedding backward, padding", table.tensor(DType::i32, tokens));  // all ids are 0
   table.release();
   const View labels = table.integers(piece, token), logits = low(piece * model.vocab);
   const View total = table.tensor(DType::f64, 2);
@@ -432,7 +432,8 @@ void Bench::optimizer(const Device& gpu) const {
   table.release();
 }
 
-// Times a product beside updates of few blocks, which hold multiprocessors as collectives do.
+// Times a matrix product beside optimizer updates of few thread blocks, which hold multiprocessors
+// as collectives do.
 void Bench::beside(const Device& gpu) const {
   atoll::Stream other = gpu.stream({.name = "other", .priority = atoll::StreamPriority::high});
   // An update of this size outlasts several products.

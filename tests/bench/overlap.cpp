@@ -53,14 +53,14 @@ std::vector<Feature> features() {
     turn_off(off);
     all.push_back({name, worth_ms, on, off, covers});
   };
-  // Prefetch hides 10 of 11 gathers, all except the first. A second gradient buffer hides 5 of 6
-  // reductions, all except the last.
+  // Gathers and reductions take 20 ms each. Prefetch hides 10 of 11 gathers, all except the first.
+  // A second gradient buffer hides 5 of 6 reductions, all except the last.
   add(
       "gathers ahead of compute", 200, [](OverlapRun& run) { run.prefetch = 0; }, usual);
   add(
       "reductions beside backward", 100, [](OverlapRun& run) { run.reduce_buffers = 1; }, usual);
-  // Without a reduction per unit, one bucket holds all units, so the only reduction starts when
-  // backward ends.
+  // Without a reduction per unit, one bucket holds all units, so the only reduction, of 120 ms,
+  // starts when backward ends. With it, only the last reduction, of 20 ms, ends after backward.
   OverlapRun no_gathers = usual;
   no_gathers.gather_ms = 0;
   add(
@@ -78,8 +78,8 @@ std::vector<Feature> features() {
   slow.reduce_ms = 0;
   OverlapRun gathers = usual;
   gathers.micro = 3;
-  // If units are not kept between micro batches, each further micro batch begins with a gather of
-  // its first unit, which cannot be hidden.
+  // If units are not kept between micro batches, the second and the third micro batch begin with a
+  // gather of their first unit (20 ms), which cannot be hidden.
   add(
       "kept between micro batches", 40, [](OverlapRun& run) { run.forgets = true; }, gathers);
   OverlapRun inner = slow;
@@ -117,8 +117,8 @@ std::vector<Feature> features() {
   add(
       "one replicate reduction a step", 480, [](OverlapRun& run) { run.whole_steps = true; }, outer,
       false);
-  // There are many units, so that the first unit is updated early and has a small gather. The
-  // gather copies data while other units are updated.
+  // Many units, so that the first unit is updated early and its gather is small. The gather copies
+  // data while other units are updated.
   OverlapRun large{
       .units = 16, .steps = 4, .compute = 30ms, .gather_ms = 20, .elements = 6'000'000};
   large.update = Update::unit_by_unit;
@@ -127,7 +127,7 @@ std::vector<Feature> features() {
   add(
       "gathers beside updates", 20, [](OverlapRun& run) { run.update = Update::after_all; }, large,
       false);
-  // Update units in backward. The time of an update depends on the machine.
+  // The next feature updates units in backward. The time of an update depends on the machine.
   large.in_backward = true;
   add(
       "updates beside backward", 20, [](OverlapRun& run) { run.in_backward = false; }, large,

@@ -48,7 +48,8 @@ using rendezvous_bench::Rank;
 using rendezvous_bench::token;
 
 constexpr auto limit = 120s;
-// Target for `read`. A rank reads 8 bytes for each other rank, and about 50 bytes for each host.
+// Target for `read`. A rank reads 8 bytes for each other rank, and about 50 bytes for each host,
+// which are 14 bytes for each other rank with eight ranks per host.
 constexpr double most_read = 16;
 
 struct Options {
@@ -62,15 +63,15 @@ struct Row {
   int ranks = 0;
   double placed = 0, opened = 0, ended = 0;  // seconds
   double store_mib = 0;
-  double read = 0;   // bytes per rank and other rank
+  double read = 0;   // bytes that a rank reads, per other rank
   double limit = 0;  // seconds
   double retries = 0;
 };
 
-// Moments at which the last rank of a process reached a phase, in seconds since the start.
+// Times at which the last rank of a process reached a phase, in seconds since the start.
 struct Times {
   double placed = 0, opened = 0, ended = 0;
-  double bytes = 0;    // read by one rank until it was placed
+  double bytes = 0;    // bytes that one rank read until it was placed
   double retries = 0;  // connections that the store closed before their ranks joined
 };
 
@@ -80,7 +81,7 @@ double since(Clock::time_point start) {
 
 void watch(int epoll, Rank& rank) {
   epoll_event wanted{};
-  // A connection that is being made becomes writable.
+  // A socket becomes writable when its connection is made.
   wanted.events = rank.phase() == Phase::connecting ? EPOLLOUT : EPOLLIN;
   wanted.data.ptr = &rank;
   if (::epoll_ctl(epoll, EPOLL_CTL_MOD, rank.socket(), &wanted) != 0) {
@@ -251,7 +252,7 @@ Row measure(const Options& options, int size) {
 struct Target {
   int ranks;
   double placed;     // seconds
-  double store_mib;  // 0: none
+  double store_mib;  // 0: no target
 };
 constexpr Target targets[] = {{4096, 3, 64}, {16384, 30, 0}};
 

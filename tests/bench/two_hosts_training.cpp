@@ -345,8 +345,8 @@ bool judge(const Json& rows) {
   return met && gains;
 }
 
-// Runs two jobs, one with two-level collectives and one with flat rings. One job cannot measure
-// both, because the algorithms are set once per World.
+// Runs two jobs, one with two-level collectives and one with flat rings, because a World uses the
+// same algorithms until it ends.
 int drive(const Arguments& arguments, std::span<char*> own) {
   std::string rows = fs::temp_directory_path() / "bench_rows_XXXXXX";
   const int file = ::mkstemp(rows.data());

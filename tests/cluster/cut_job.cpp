@@ -66,7 +66,7 @@ void run(const Job& job, std::string_view name) {
     for (;;) {
       if (rank == 1) send(job, 2);
       if (rank == 2) recv(job, 1);
-      if (rank == 0) recv(job, 1);  // never comes: rank 0 waits for the end of the job
+      if (rank == 0) recv(job, 1);  // nobody sends: rank 0 waits until the job fails
     }
   }
   if (name == "idle") {
@@ -110,7 +110,7 @@ int main_of(std::string_view name, const std::string& file, std::chrono::seconds
     const std::chrono::duration<double> late = Clock::now() - begin;
     fmt::print("rank {} after {:.1f} s: {}\n", world.rank(), late.count(), error.what());
     std::fflush(stdout);
-    std::_Exit(EXIT_FAILURE);  // rank 2 may still sleep
+    std::_Exit(EXIT_FAILURE);  // ends without waiting for rank 2, which may still sleep
   }
 }
 

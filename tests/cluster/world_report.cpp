@@ -50,7 +50,7 @@ int report(int victim) {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool is_sanitized = true;  // sanitizers keep freed memory
+constexpr bool is_sanitized = true;  // memory grows, because sanitizers keep freed memory
 #else
 constexpr bool is_sanitized = false;
 #endif
@@ -66,8 +66,8 @@ long resident_bytes() {
 // of Worlds.
 int repeat(int worlds) {
   using namespace std::chrono_literals;
-  constexpr int first = 10;                // Worlds after which memory is measured
-  constexpr long most_growth = 32L << 10;  // bytes per World
+  constexpr int first = 10;                // number of Worlds before the first measurement
+  constexpr long most_growth = 32L << 10;  // limit of the growth, in bytes per World
   int rank = -1, size = 1;
   long before = 0;
   for (int i = 0; i < worlds; ++i) {

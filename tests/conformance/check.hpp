@@ -51,7 +51,6 @@ class Arena {
   explicit Arena(std::span<std::byte> memory) : memory_(memory) {}
   // Returns `bytes` bytes at an odd multiple of `alignment`.
   std::byte* take(std::size_t bytes, std::size_t alignment);
-  // Starts again at the beginning of the block.
   void restart() { used_ = 0; }
 
  private:
@@ -145,9 +144,9 @@ class Elements {
 };
 
 // Returns the value that `rank` contributes at index i. All contributions are small integers, so
-// sums and products are exact except for sums of the 16-bit types. A 16-bit sum needs exactly one
-// rounding, so a second rounding shows. Sums of 8-bit integers wrap around, except in averages, for
-// which the values are small enough.
+// sums and products are exact except for sums of the 16-bit types. The expected 16-bit sum is
+// rounded once, so a second rounding gives a wrong result. Sums of 8-bit integers wrap around,
+// except in averages, for which the values are small enough.
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i);
 // Returns the correct result of a reduction over `ranks` ranks at index i.
 double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i);
@@ -175,8 +174,9 @@ bool exists(ReduceOp op, DType dtype);
 // Returns 0, 1, n - 1, n, n + 1 and some primes. Code that divides a count by n tends to fail at
 // these counts.
 std::vector<std::uint64_t> counts_around(int n, DType dtype);
-// The same for a reduction, and empty if the op does not exist for the dtype; with pairwise_grid a fifth of them, so that each dtype meets each op and
-// each count, and each op meets each count, but not all three together.
+// The same for a reduction; empty if the op does not exist for the dtype. With pairwise_grid, an
+// eighth of these counts, so that each pair of a dtype, an op and a count is tested, but not each
+// triple.
 std::vector<std::uint64_t> counts_around(int n, DType dtype, ReduceOp op);
 inline bool pairwise_grid = false;  // set before the first check
 inline constexpr std::uint64_t large_count = (1u << 20) + 7;

@@ -121,9 +121,9 @@ bool names_both_calls(std::string_view text) {
 int judge(int rank, std::string_view kind, const std::optional<atoll::Error>& error, Seconds waited,
           Seconds timeout) {
   const std::string_view text = error ? error->what() : "";
-  // All ranks share a host. Each collective starts on the shared-memory board of the host, where
-  // the ranks compare their calls once all of them have arrived. A rank that is aborted by another
-  // rank reports the message of that rank.
+  // All ranks share a host, so they compare their calls in shared memory as soon as all of them
+  // have arrived, and report a mismatch before the timeout. A rank that is aborted by another rank
+  // reports the message of that rank.
   const bool differ = kind == "mismatched";
   const Seconds limit = differ ? timeout / 2 : timeout + inquiry + slack;
   std::string problem;

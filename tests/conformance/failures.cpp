@@ -155,7 +155,7 @@ int differ(const Job& job, std::string_view operation, const Calls& culprits, co
   const auto error = error_of([&] {
     (differs ? culprits : others)();
     // In deterministic mode the library computes the sums itself and compares the calls of the
-    // ranks first.
+    // ranks first, so it reports the mismatch without another call.
     const bool says = job.world.config().deterministic != 0;
     if (!differs && job.on_mpi && !says) {
       std::vector<float> data(10, 1.0f);

@@ -227,8 +227,8 @@ std::vector<int> odd_blocks(int ranks) {
 }
 
 // Sums in two levels need a bounded amount of scratch memory; sums in one level need as much as the
-// data. Checks that the communicator reports the amount of the form that it must use for this
-// number of hosts and this block size.
+// data. Checks that scratch_bytes() fits the number of levels that the communicator must use with
+// this number of hosts and this block size.
 void check_scratch(Rank& self, int block) {
   const auto ranks = unsigned_of(self.size());
   const auto of_host = ranks / self.world.hosts().size();
@@ -266,7 +266,7 @@ void check_blocks_of(Rank& self, int block) {
     }
   }
   check_factors(blocks);
-  // Data of this size exceeds one piece, so the two-level sums run in several pieces.
+  // A two-level sum processes data of this size in several pieces.
   reduce(blocks, DType::f32, ReduceOp::sum, 1'500'000 / unsigned_of(blocks.size()));
   reduce_uneven(blocks, DType::bf16, ReduceOp::sum,
                 uneven_counts(blocks.size(), 1'500'000 / unsigned_of(blocks.size()))[2]);

@@ -84,7 +84,7 @@ void abort_idle(Rank& self) {
     comm.abort("no longer needed");
     comm.abort("only the first reason counts");
   }
-  // Ranks that do not know it yet wait for the last one here, where MPI has nothing to cancel.
+  // Ranks that have not noticed the abort do so in allocate(), which starts no MPI operation.
   expect_error(self, atoll::ErrorCode::aborted, aborted_text(self, "idle", "no longer needed"),
                [&] { (void)atoll::allocate(comm.device(), 64, {comm}); });
   expect_error(self, atoll::ErrorCode::aborted, aborted_text(self, "idle", "no longer needed"),
@@ -101,7 +101,7 @@ void abort_busy(Rank& self) {
   const std::string text = aborted_text(self, "busy", "a test");
   expect_error(self, atoll::ErrorCode::aborted, text, [&] {
     if (self.rank() == self.size() - 1) {
-      std::this_thread::sleep_for(50ms);  // usually the other ranks are in the operation by then
+      std::this_thread::sleep_for(50ms);  // so that the other ranks usually wait already
       comm.abort("a test");
     }
     comm.all_reduce(data.view(), data.view(), ReduceOp::sum, stream).synchronize();

@@ -147,8 +147,8 @@ bool Rank::rounds_per_level(DType dtype) const {
 }
 
 // A partial sum of contributions is below 256 x ranks. One rounding changes it by at most 2^-8 of
-// its value in bf16, and by less in f16. There are two roundings: one of the sums of the hosts,
-// taken together, and one of the total.
+// its value in bf16, and by less in f16. Rounding the sums of all hosts adds at most the error of
+// one rounding of the total, which is itself rounded, so the result has at most two such errors.
 double Rank::slack(DType dtype, ReduceOp op) const {
   const bool sums = op == ReduceOp::sum || op == ReduceOp::avg;
   return sums && rounds_per_level(dtype) ? 2.0 * size() : 0.0;

@@ -58,25 +58,25 @@ def check_calls():
         same(trained(CHATML, [user("q"), turn, tool("3"), assistant("x")]), [first, "x<|im_end|>"])
     two = assistant(None, tool_calls=CALL * 2)
     same(trained(CHATML, [user("q"), two, tool("3"), tool("3")]), [WRITTEN * 2 + "<|im_end|>"])
-    # Calls end with another token than texts.
+    # A message with tool calls ends with another token than a message with text.
     turns = ("{% for m in messages %}<|im_start|>{{ m.role }}\n" + CALLS + "{{ '<|eom_id|>' if m.tool_calls else "
              "'<|eot_id|>' }}{% endfor %}" + PROMPT)
     chats = [user("q"), assistant("", tool_calls=CALL), tool("3"), assistant("x")]
     same(trained(turns, chats), [WRITTEN + "<|eom_id|>", "x<|eot_id|>"])
-    # Results need the call before them.
+    # The template refuses the result of a tool without the call before it.
     strict = ("{% set ns = namespace(name='') %}{% for m in messages %}{% if m.role == 'tool' %}{% if not ns.name %}"
               "{{ raise_exception('no call') }}{% endif %}<|im_start|>{{ ns.name }}{% else %}<|im_start|>{{ m.role }}"
               "{% endif %}\n" + CALLS + "{% if m.tool_calls %}{% set ns.name = m.tool_calls[0].function.name %}<|call|>"
               "{% else %}<|end|>{% endif %}{% endfor %}" + PROMPT)
     same(trained(strict, chats), [WRITTEN + "<|call|>", "x<|end|>"])
-    # Results are part of the turn of the answer, which ends with the token before them.
+    # Tool results belong to the answer's turn, so the answer ends with the token before them.
     inside = ("{% for m in messages %}{% if m.role == 'tool' %}{{ m.content }}{% else %}{% if not loop.first and "
               "loop.previtem.role != 'tool' or loop.first %}<|im_start|>{{ m.role }}\n{% endif %}" + CALLS +
               "{{ END if m.tool_calls else '<|im_end|>\n' }}{% endif %}{% endfor %}{% if add_generation_prompt and "
               "messages[-1].role != 'tool' %}<|im_start|>assistant\n{% endif %}")
     same(trained(inside.replace("END", "'<|stop|>'"), chats), [WRITTEN + "<|stop|>", "x<|im_end|>"])
     says(trained(inside.replace("END", "''"), chats), "message 2", "not known")
-    # Calls that the template leaves out are refused.
+    # Answers with tool calls that the template does not write are refused.
     says(trained(CHATML.replace("m.tool_calls or []", "[]"), chats),
          "message 2 calls tools, which the template does not write")
     either = CHATML.replace("{% endif %}{% for c", "{% else %}{% for c", 1)

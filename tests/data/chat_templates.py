@@ -122,7 +122,7 @@ def check_published(folder):
     print(f"{len(files)} published templates: {texts} texts equal those of transformers, of which {refusals} refusals")
 
 
-# The text that is trained for each answer, from the answer as the template writes it.
+# For each template, computes the text that is trained for an answer from the answer's content.
 ANSWERS = {
     "mistral": lambda answer, last: " " + answer.strip() + "</s>",
     "llama3": lambda answer, last: answer.strip() + "<|eot_id|>",
@@ -151,7 +151,7 @@ def check_answers():
     _, ours = template("smollm3", enable_thinking=False)
     text, spans = ours.render_marked(CHATS["one"], ENDS)
     assert [text[b:e] for b, e in spans] == ["<think>\n\n</think>\nHello.<|im_end|>"]
-    # Only answers from a message on, for prompts that are lists of messages.
+    # With `first`, only answers from this message on are trained, as for prompts that are lists of messages.
     _, ours = template("qwen25")
     text, spans = ours.render_marked(CHATS["turns"], ENDS, first=4)
     assert [text[b:e] for b, e in spans] == ["b<|im_end|>"]
@@ -202,7 +202,7 @@ def check_tokens(folder):
             assert reason in str(error), error
         else:
             raise AssertionError(record)
-    # ShareGPT's names of keys and roles.
+    # A record with ShareGPT's names of keys and roles gives the same ids and masks.
     shared = {"conversations": [{"from": "human", "value": "Hi?"}, {"from": "gpt", "value": "Hello."}]}
     assert converter.convert("x", shared) == converter.convert("x", {"messages": CHATS["one"]})
     print("ids and masks of marked answers equal those of transformers")

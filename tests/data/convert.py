@@ -120,8 +120,8 @@ def check_formats(folder):
     atoll_data(lists, "--tokenizer", "bytes", "--template", template, "-o", out)
     documents, masks = read(out)
     assert text_of(id for id, bit in zip(documents[0], masks[0]) if bit) == " a1"
-    # Marks of the template count from the completion on, also if the template writes the prompt in
-    # another way when messages follow it.
+    # If the template marks the answers, only marks in the completion are trained, also if the template writes the
+    # prompt in another way when messages follow it.
     marked = folder / "marked.jinja"
     turns = ("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}A{{ m.content }};"
              "{% endgeneration %}{% else %}U{{ m.content }};{% endif %}{% endfor %}")
@@ -153,7 +153,7 @@ def check_sentencepiece(folder):
     assert documents[3][1:-1] == library.encode("[INST] q3 [/INST] a3")
     trained = [id for id, bit in zip(documents[3], masks[3]) if bit]
     assert library.decode(trained[:-1]).strip() == "a3" and trained[-1] == library.eos_id()
-    # With `legacy` false, SentencePiece's space begins a text only, and not the part behind a control symbol.
+    # With `legacy` false, SentencePiece adds its space only where a text begins, not after a control symbol.
     (folder / "model").mkdir()
     (folder / "model" / "tokenizer.model").write_bytes(model.read_bytes())
     for legacy in (True, False):
@@ -231,7 +231,7 @@ def check_tokenizer_json(folder):
     expected = out.read_bytes()
     atoll_data(pairs, "--tokenizer", model, "-o", out)
     assert out.read_bytes() == expected
-    # The cache is where atoll-train looks for it, and a revision is a reference or a commit.
+    # atoll-data looks for the cache where atoll-train does, and a revision may be a reference or a commit.
     (folder / "xdg").mkdir()
     (folder / "xdg" / "huggingface").symlink_to(folder)
     home = {"HF_HUB_CACHE": "", "HF_HOME": "", "XDG_CACHE_HOME": str(folder / "xdg")}
@@ -300,7 +300,7 @@ def check_errors(folder):
     refused("a.jsonl.gz", b"no gzip", "a.jsonl.gz: ")
     refused("c.jsonl", json.dumps(CHAT[0]) + "\n", "--template FILE")
     atoll_data(folder / "none.jsonl", *options, code=1)
-    # Flags of other programs and misspelled ones, all in one message.
+    # One message names all flags that are misspelled or that belong to other programs.
     text = atoll_data(folder / "a.jsonl", *options, "--chat-template", "x", "--proceses", "2", "--max_samples=3", code=2)
     for hint in ("--chat-template (use --template)", "--proceses (use --processes)", "--max_samples=3 (use --samples)"):
         assert hint in text, f"{hint!r} is not in {text!r}"
@@ -328,7 +328,7 @@ def check_errors(folder):
         bad.write_text("{{ raise_exception('not today') }}")
         refused("c.jsonl", json.dumps(CHAT[0]), "line 1: the chat template refuses it: not today",
                 more=("--template", bad))
-    # A file that is not complete never gets its name, and nothing else is left behind.
+    # An incomplete file never appears under its final name, and no temporary file is left.
     left = [file.name for file in folder.iterdir() if "error.tok" in file.name]
     assert not left, left
     mixed = folder / "mixed.jsonl"
@@ -387,7 +387,7 @@ def check_progress(folder):
                                    env=dict(os.environ, PYTHONPATH=str(SOURCE / "tools" / "data")))
         os.close(theirs)
         text = b""
-        with contextlib.suppress(OSError):  # a terminal without a program is an error
+        with contextlib.suppress(OSError):  # reading fails when the program has closed the terminal
             while part := os.read(ours, 4096):
                 text += part
         os.close(ours)

@@ -21,10 +21,10 @@ ALPACA = SOURCE / "tests" / "train" / "alpaca.json"
 TOKENIZER = SOURCE / "tests" / "train" / "tokenizer.model"
 FLAGS = ["--steps", "2", "--seq", "96", "--global-batch", "4", "--threads", "1", "--peak-seconds", "0.01", "--warmup-steps", "0",
          "--no-checkpoint", "--quiet"]
-# A rank works in its own folder, if there is one, and tells its process id.
+# A rank works in its own folder, if there is one, and writes its process id to a file.
 AS_RANK = 'cd "rank$ATOLL_RANK" 2>/dev/null; echo $$ >"$FOLDER/pid$ATOLL_RANK"; exec "$@"'
 ON_HOST = "export ATOLL_HOST_ID=host$ATOLL_RANK XDG_CACHE_HOME=cache; " + AS_RANK
-# The python3 of a conversion that takes long.
+# A script in place of python3, which makes a conversion take DELAY seconds longer.
 SLOW = '#!/bin/sh\necho $$ >"$FOLDER/slow.pid"\nsleep "$DELAY"\nexec %s "$@"\n' % sys.executable
 
 
@@ -126,7 +126,7 @@ def check_failures(folder):
         job = start(folder, "out", *flags, PYTHONPATH=str(absent))
         output = job.communicate()[0]
         assert job.returncode != 0, output
-        if "use demo" in parts[0]:  # found before ranks meet
+        if "use demo" in parts[0]:  # found before ranks meet, so only one rank prints it
             assert output.count("use demo, synthetic") == 1, output
         else:
             refused(output, 2, *parts)

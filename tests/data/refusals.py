@@ -46,7 +46,7 @@ def check_outputs(folder):
     places = [folder / "pipe"]
     os.mkfifo(places[0])
     try:
-        os.mknod(folder / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))  # like /dev/null
+        os.mknod(folder / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))  # the same device as /dev/null
         places.append(folder / "device")
     except OSError as error:
         print(f"skipped a device: {error}")
@@ -232,7 +232,7 @@ def check_json(folder):
     atoll_data(good, *BYTES, "-o", out)
     assert token_file.check(out)["documents"] == 2
 
-    # The records that can be read are converted, whichever comes first.
+    # --skip-bad converts the records that can be read, whether a good or a bad record comes first.
     bad = ("{\n", "[1]\n", "3\n", '{"x": 1}\n', '{"instruction": "Say"}\n')
     mixed = folder / "mixed.jsonl"
     mixed.write_bytes(b"\xef\xbb\xbf" + ("".join(bad) + GOOD * 2 + "".join(bad)).encode() + b"\xff\n"
@@ -271,7 +271,7 @@ def check_drafts(folder):
     source, out = folder / "a.jsonl", folder / "a.tok"
     source.write_text(GOOD * 60000)
     command = [sys.executable, TOOL, str(source), *BYTES, "-o", str(out), "--processes", "2"]
-    # The later delays reach processes that start, convert and wait for one another.
+    # With the longer delays, the signal comes while processes start, convert or wait for one another.
     ends = [(signal.SIGTERM, 0, delay) for delay in (0, 0.01, 0.02, 0.05, 0.2)]
     for number, left, delay in (*ends, (signal.SIGINT, 0, 0.02), (signal.SIGHUP, 0, 0), (signal.SIGKILL, 1, 0)):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -290,7 +290,7 @@ def check_drafts(folder):
     ended = subprocess.Popen(["true"])
     ended.wait()
     here, lives = token_file.place_tag(), os.getpid()
-    # The ids of processes on another host mean nothing here.
+    # A process id of another host says nothing here, so such a draft stays until it is an hour old.
     for tag, minutes, stays in ((f"{here}{ended.pid}", 0, False), (f"{here}{lives}", 61, True),
                                 (f"01234567-89-{ended.pid}", 59, True), (f"01234567-89-{lives}", 61, False),
                                 (ended.pid, 59, True), ("notes", 61, True)):

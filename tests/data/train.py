@@ -127,7 +127,7 @@ def main(folder):
     metrics = json.loads((folder / "mixed" / "metrics.json").read_text())
     assert metrics["eval_loss"] == steps[-1]["eval_loss"] and metrics["data_wait_s"] >= 0
 
-    # Damage is found at the start, also where the value is possible: the id that ends texts is in byte 28.
+    # A damaged file is refused at the start, even if the value is valid: byte 28 is the id that ends texts.
     for at, reason in ((400, "byte 48: the content does not have the fingerprint"),
                        (28, "byte 160: the header does not have its fingerprint")):
         data = bytearray((folder / "text.tok").read_bytes())

@@ -11,8 +11,8 @@
 //   end      after the last step
 // A kill, a stop or a crash happens DELAY microseconds later (DELAY / 20 at `end`, because closing
 // takes less than a millisecond), on a second thread, so that the rank may be anywhere in the
-// library. For faults that the script makes, the rank creates the file
-// FOLDER/at, which contains the time in seconds (CLOCK_MONOTONIC), and waits for FOLDER/go.
+// library. For faults that the script makes, the rank creates the file FOLDER/at, which contains
+// the time in seconds (CLOCK_MONOTONIC), and waits for FOLDER/go.
 //
 // A rank prints "rank R: right" if every comparison succeeded, or one line with its error.
 #include <fmt/format.h>
@@ -55,8 +55,7 @@ struct Plan {
   fs::path folder;
 };
 
-// --- the fault
-// -----------------------------------------------------------------------------------
+// --- the faults that the rank makes itself ---
 
 rlim_t used_memory() {
   std::ifstream file("/proc/self/statm");
@@ -126,8 +125,7 @@ class Fault {
   bool done_ = false;
 };
 
-// --- the training job
-// ----------------------------------------------------------------------------
+// --- the training job ---
 
 float first_value(std::uint64_t element) { return static_cast<float>(element % 64); }
 float part_of_gradient(int rank, int step, std::uint64_t element) {
@@ -188,8 +186,8 @@ void train_step(Model& model, const atoll::World& world, int step, atoll::Stream
 }
 
 void train(atoll::World& world, const Plan& plan, Fault& fault) {
-  // The delay is random, so half of the jobs with an even number of ranks have replicas. Faults
-  // choose by the delay modulo 2 or 12, and the quotient does not depend on these remainders.
+  // The delay is random, so half of the jobs with an even number of ranks have replicas. Variants
+  // of faults depend on the delay modulo 2 or 12, on which the quotient does not depend.
   const int replicas = plan.delay.count() / 12 % 2 == 1 && world.size() % 2 == 0 ? 2 : 1;
   const auto mesh =
       atoll::Mesh::make(world, {.replicate = replicas, .shard = world.size() / replicas});

@@ -64,8 +64,7 @@ void check(bool good, const std::string& what) {
   if (!good) throw std::system_error(errno, std::generic_category(), what);
 }
 
-// --- hosts
-// ---------------------------------------------------------------------------------------
+// --- the emulated hosts ---
 
 void configure(int fd, ifreq& device, const char* address) {
   auto* const in = reinterpret_cast<sockaddr_in*>(&device.ifr_addr);
@@ -134,8 +133,7 @@ pid_t start_host(int host) {
   return pid;
 }
 
-// --- frames
-// --------------------------------------------------------------------------------------
+// --- Ethernet frames ---
 
 // The TCP segment of an IPv4 frame: offsets of the TCP header and of its payload; 0 if the frame is
 // anything else.
@@ -169,8 +167,7 @@ void flip_unnoticed(Frame& frame, const Segment& segment, std::size_t at) {
   frame[sum_at + 1] = std::uint8_t(~sum & 0xff);
 }
 
-// --- the switch
-// ----------------------------------------------------------------------------------
+// --- the switch between the hosts ---
 
 class Switch {
  public:
@@ -316,7 +313,7 @@ int main(int argc, char** argv) {
       taps.push_back(new_network(i));
       pids.push_back(start_host(i));
     }
-    ::setpriority(PRIO_PROCESS, 0, -10);  // a network is not slow because its hosts compute
+    ::setpriority(PRIO_PROCESS, 0, -10);  // busy hosts must not delay frames
     for (const pid_t pid : pids) std::cout << pid << ' ';
     std::cout << std::endl;
     Switch network(taps);

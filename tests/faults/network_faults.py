@@ -31,8 +31,8 @@ class Cut(Network):
 
     def check(self, trial):
         a, b = self.ends(trial)
-        # The cut may also separate a rank from the store. Before data connections exist, a line can
-        # have only the addresses of the hosts, not their names.
+        # The cut may also separate a rank from the store. Before data connections exist, an error
+        # can contain only the addresses of the hosts, not their names.
         store = "did not join|which serves the store"
         all_fail(trial, rf"node[{a}{b}]|198\.18\.0\.[{a + 1}{b + 1}]|{store}")
         if trial.moment in ("gather", "reduce") and all(succeeded(rank) for rank in trial.ranks):

@@ -249,7 +249,7 @@ class Job {
     return Clock::time_point(Clock::duration(last));
   }
 
-  // A rank that was stopped goes on, finds that its epoch is over, and ends with an error.
+  // A rank that was stopped must end with an error when it continues, because its epoch is over.
   static void expect_error(Rank& rank) {
     ::kill(rank.pid, SIGCONT);
     int status = 0;

@@ -27,7 +27,7 @@ class Rank:
         self.host = host
         self.pid = 0
         self.process = None
-        self.status = None  # as subprocess has it: negative for a signal
+        self.status = None  # exit status as in subprocess: -N after the signal N
         self.ended = 0.0
         self.output = ""
 

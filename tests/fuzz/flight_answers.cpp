@@ -30,7 +30,7 @@ using fuzz::Script;
 constexpr std::array<const char*, 6> kinds = {"all_reduce",   "all_gather", "barrier",
                                               "all_to_all_v", "send",       "recv"};
 
-// Few different numbers make ranks meet in one operation; a large one is rare.
+// Returns mostly small numbers, so that the logs of ranks often name the same operation.
 template <class T>
 T few(Script& script) {
   const auto small = script.number<std::int8_t>();

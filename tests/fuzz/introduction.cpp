@@ -1,7 +1,8 @@
 // Fuzzes the texts with which up to 8 ranks introduce themselves when they join a job. In the first
 // byte, the low bits select the number of ranks. Each rank has a byte that selects how its two
 // texts are made: from bytes of the input, equal to those of the rank before, or encoded from
-// fields of the input. All ranks get the same texts, so each layout must be complete.
+// fields of the input. Every rank decodes the texts of all ranks; if it
+// accepts them, it must know the host and the local rank of each.
 #include "world/introduction.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Reads a fuzz input as a script, a sequence of numbers and texts, and requires what must hold.
+// Reads a fuzz input as a script, a sequence of numbers and texts, and aborts if a check fails.
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // inboxes of other ranks while the transport opens, and messages about registered memory. The first
 // byte selects which. The rest is a script of datagrams, with or without file descriptors, and of
 // what the rank does meanwhile. The rank must report bad messages or ignore them, keep no file
-// descriptor, and find memory wherever it has mapped a file.
+// descriptor, and be able to access all memory that it has mapped from a file.
 //
 // The ranks of a host write into each other's memory, so they trust what that memory contains. The
 // fuzzer does not change it.
@@ -96,7 +96,7 @@ void send(const std::string& name, const Bytes& data, int fd, std::size_t copies
   ::sendmsg(socket.get(), &header, MSG_NOSIGNAL);
 }
 
-// Returns a file that another process might pass, most often one of memory.
+// Returns a file descriptor that another process might pass, usually that of a memfd.
 Fd some_file(Script& script) {
   const auto which = script.number();
   const auto opened = [](const char* path, int how) { return Fd(::open(path, how | O_CLOEXEC)); };
@@ -223,7 +223,7 @@ class Opening {
     send(socket, message, choice % 16 == 14 ? -1 : fd, 1 + choice / 16 % 8);
   }
 
-  // Passes a copy of an inbox that the sender cuts after the rank has mapped it.
+  // Passes a copy of an inbox, which the sender truncates after the rank has mapped it.
   void pass_unsealed(const InboxMessage& message, const Peer& peer) {
     const auto bytes = ::lseek(peer.inbox->file(), 0, SEEK_END);
     const Fd copy(::memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -63,7 +63,7 @@ std::string receive(int socket) {
   return body;
 }
 
-// Accepts the observer, as a store that knows the token.
+// Completes the handshake with the observer, as a store that knows the token.
 void welcome(int socket) {
   store::Handshake handshake(store::Side::store, token);
   handshake.hear(receive(socket));

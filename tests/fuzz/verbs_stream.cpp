@@ -1,8 +1,9 @@
 // Fuzzes what a hostile peer writes into the mailbox of a rank, and the immediate words that it
 // sends. The input is a script of what the peer and the rank do; each step has a byte that selects
 // it, and numbers of 1 to 8 bytes. The stream must not touch memory outside its mailbox, its image
-// and the caller's data. Each of these is allocated separately, so that AddressSanitizer notices an
-// access beyond it. What the stream writes to the peer must come from registered memory.
+// of the peer's mailbox and the caller's data. Each is a separate allocation, so that
+// AddressSanitizer notices an access beyond it. Writes to the peer must come from registered
+// memory.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -68,7 +69,7 @@ struct Rank {
   MailboxHead& head() { return *reinterpret_cast<MailboxHead*>(own_bytes.data()); }
 };
 
-// The caller sends one message after another, and each to its end.
+// Sends one message after another, and begins a message only after the one before is complete.
 class Sender {
  public:
   explicit Sender(Rank& rank) : rank_(rank) {}

@@ -51,8 +51,8 @@ json meaning(const ModelConfig& config) {
           {"rope_scale", is_yarn ? config.rope_scaling.attention_factor : 1.0}};
 }
 
-// transformers computes frequencies in f32, where yarn subtracts numbers that are almost equal. A
-// wrong term changes them by a percent or more.
+// The tolerance is large because transformers computes frequencies in f32, where yarn subtracts
+// numbers that are almost equal. A wrong term changes a frequency by a percent or more.
 bool alike(const json& a, const json& b) {
   if (a.is_array() && b.is_array()) return std::ranges::equal(a, b, alike);
   if (!a.is_number() || !b.is_number()) return a == b;
@@ -98,7 +98,7 @@ TEST_CASE("atoll and transformers read config.json alike") {
       CAPTURE(mine.at(field).dump());
       CHECK(alike(mine.at(field), value));
     }
-    // The config.json of an export means the same.
+    // atoll reads the same model from the config.json that it exports.
     ModelConfig again = train::parse_hf_config(hf_config_json(config, "float32"), "config.json");
     CHECK(again == config);
     ++compared;

@@ -84,7 +84,7 @@ def draw(generator):
     family = generator.choice(["mistral", "llama", "qwen2", "qwen2", "qwen3", "smollm3"])
     form = {"model_type": family, "vocab_size": 32, "hidden_size": generator.choice([32, 64]), "num_attention_heads": 8,
             "intermediate_size": 24, "num_hidden_layers": generator.randint(1, 3)}
-    # The default of head_dim in qwen3 is 128, and of the key-value heads in qwen2 and qwen3 32.
+    # Key-value heads are always set where their default is 32 (qwen2, qwen3), which fits no model of 8 heads.
     needs_heads = ["num_key_value_heads"] if family in ("qwen2", "qwen3") else []
     pick(generator, form, "num_key_value_heads", *([] if needs_heads else [ABSENT]), None, 2, 8)
     pick(generator, form, "head_dim", ABSENT, ABSENT, None, 6, 10)
@@ -118,7 +118,7 @@ def window_of(config, layer, seen):
         told = config.sliding_window
     else:
         told = attention.sliding_window
-        is_sliding = config.layer_types[attention.layer_idx] == "sliding_attention"  # of the mask
+        is_sliding = config.layer_types[attention.layer_idx] == "sliding_attention"  # selects the mask
         assert is_sliding == (told is not None), "mask and attention disagree"
     assert seen == (TOKENS if told is None else min(told, TOKENS)), "mask and attention disagree"
     return told

@@ -58,7 +58,7 @@ MODELS = {
     "qwen2_tied": (small("qwen2", head_dim=10, tie_word_embeddings=True), 21, [(3, 21), (0, 17)]),
 }
 
-# Maps the name of each model with adapters (LoRA) to the same as in MODELS and, last, rank, alpha and targets.
+# Maps the name of each model with adapters (LoRA) to the values of MODELS, then rank, alpha and targets.
 ADAPTED = {
     "llama_adapters": (small("llama", head_dim=12, attention_bias=True), 22, [(2, 22), (7, 16)],
                        (3, 6.0, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])),

@@ -96,8 +96,8 @@ class Both {
     return seen;
   }
 
-  // Calls work(side, stream, on) for the GPU and for the host, each with its operations; on(tensor)
-  // is the tensor's view there.
+  // Calls work(operations, stream, on) for the GPU and for the host, each with its operations;
+  // on(tensor) returns the view of the tensor on that device.
   template <class Operations, class Work>
   void run(Operations& there, Operations& here, const Work& work) {
     work(there, on_gpu_, [](const Tensor& tensor) { return tensor.on_gpu(); });

@@ -89,7 +89,7 @@ TEST_CASE("-x 2: copy engines run all_gather, with -x 1 and without -x they do n
       busbw::Job job(world, options);
       REQUIRE(!busbw::Sweep(job, options).run(busbw::Collective::all_gather).rows.empty());
       const auto copies = job.communicator->transports().copy_engines;
-      // Real GPUs may have no fast link, and NCCL's log may be elsewhere.
+      // Real GPUs may have no fast link, or the log of NCCL, which tells this, may be redirected.
       if (emulated) REQUIRE(copies == (units == atoll::ComputeUnits::none));
     }
   });

@@ -98,7 +98,7 @@ Converted convert(Both& both, const Both::Tensor& x, std::int64_t rows, std::int
   return seen;
 }
 
-// Sets every value of a tensor, by its index.
+// Sets each element of a tensor to value(index).
 template <class Value>
 void fill(Both& both, const Both::Tensor& tensor, const Value& value) {
   for (std::uint64_t i = 0; i < tensor.on_host().count; ++i) {
@@ -190,7 +190,6 @@ struct Layers {
   std::vector<Both::Tensor> weights, residuals, ys, dys, dweights;
 };
 
-// The values of the GPU's copy.
 std::vector<double> values_on_gpu(Both& both, const Both::Tensor& tensor) {
   const std::vector<std::byte> bytes = both.bytes(tensor);
   std::vector<double> values;
@@ -312,7 +311,7 @@ TEST_CASE("fp8: zeros, infinities, NaN and the smallest numbers") {
       CHECK(std::isnan(seen.scale.inverse));
       CHECK(value_of(seen.plain[8], format) == 1.0F);
     }
-    // The smallest bf16 number: the scale stays a number whose reciprocal is normal.
+    // The smallest bf16 number must still give a scale whose reciprocal is a normal number.
     fill(both, x, [](std::uint64_t i) { return i == 0 ? 9.2e-41F : 0.0F; });
     seen = convert(both, x, rows, columns, format.name, false);
     CHECK(std::isnormal(seen.scale.inverse));
@@ -386,7 +385,7 @@ TEST_CASE("fp8 products: an infinity in one operand makes every product with it 
       WriteMode::overwrite);
   CHECK(not_numbers(both, layers.ys[0]) == 32 * 64);
   CHECK(not_numbers(both, layers.dweights[0]) == 64 * 48);
-  CHECK(not_numbers(both, layers.dx) == 0);  // dy W, without x
+  CHECK(not_numbers(both, layers.dx) == 0);  // dx = dy W, and x does not occur in it
 }
 
 TEST_CASE("fp8 products: other extents, types and addresses are refused") {
@@ -434,7 +433,7 @@ TEST_CASE("fp8 products: reserved scratch serves every group of a layer") {
   Both both;
   const auto ops = make_fp8_ops(both);
   if (!ops) return;
-  // 4 heads of 16 for 32 inputs, 2 of them for keys, and an MLP of 96.
+  // 4 query heads and 2 key-value heads of size 16 for 32 inputs, and an MLP of width 96.
   const train::LargestShapes shapes{
       .attention = {2, 16, 4, 2, 16, 0}, .width = 32, .compute = DType::bf16, .ffn = 96};
   ops->reserve(both.gpu_stream(), shapes);

@@ -19,7 +19,7 @@ namespace fsdp = atoll::fsdp;
 
 namespace {
 
-// Runs an operation of both arithmetics, as Both::run() does.
+// Runs an operation on the GPU and on the CPU, each with its arithmetic.
 struct Arithmetics {
   Both& both;
   std::shared_ptr<muon::Arithmetic> gpu = muon::cuda_arithmetic(both.gpu()),
@@ -32,7 +32,7 @@ struct Arithmetics {
 using atoll::Stream;
 using muon::Arithmetic;
 
-// Memory of muon::Figures on both devices, as f64.
+// Copies muon::Figures to memory of both devices, as f64 values.
 Both::Tensor figures_of(Both& both, const muon::Figures& figures) {
   auto tensor = both.zeros(DType::f64, sizeof(muon::Figures) / sizeof(double));
   *static_cast<muon::Figures*>(tensor.host.data()) = figures;

@@ -298,7 +298,7 @@ TEST_CASE("after a failure the factor is NaN, and no step is counted") {
 
 namespace {
 
-// Updates with few blocks, as beside other work, run other kernels than those without a limit.
+// A limit on the number of blocks, as for updates beside other work, selects other kernels.
 constexpr unsigned few = 3;
 
 void check_updates(Both& both, std::uint64_t n, unsigned most_blocks) {

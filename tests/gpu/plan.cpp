@@ -42,7 +42,7 @@ TEST_CASE("--measure on a GPU: a prediction finds the time of every operation") 
     CHECK(machine.times.size() > 10);
     CHECK(machine.kernel_gbyte_s.at("adamw") > 0);
 
-    // Links stay those of the cluster, and so does the peak, if that of the GPU is published.
+    // use() keeps the cluster's links, and its peak if that of the measured GPU is published.
     plan::Job planned = job;
     planned.cluster.compute = atoll::find_compute_model("H100");
     planned.cluster.ranks_per_host = 1;
@@ -57,7 +57,7 @@ TEST_CASE("--measure on a GPU: a prediction finds the time of every operation") 
     const plan::Prediction prediction = plan::simulate(planned);
     CAPTURE(nlohmann::json(prediction.not_measured).dump());
     CHECK(prediction.not_measured.empty());
-    // Both micro batches run all operations, most of them in each layer.
+    // A step has two micro batches and two layers, so it takes longer than each operation once.
     double once = 0;
     for (const auto& [operation, seconds] : machine.times) once += seconds;
     CHECK(prediction.compute_s > once);

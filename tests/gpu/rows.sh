@@ -40,7 +40,7 @@ with_nccl() {
   [[ $2 == *-"$found" ]] || { echo "LD_LIBRARY_PATH leads to NCCL $found instead of that of $2"; return 1; }
   shared_gpu=$1 "${@:3}"
 }
-# With sums of a fixed order, which the library computes instead of NCCL.
+# Runs a command with sums in a fixed order, which the library computes instead of NCCL.
 in_order() { ATOLL_DETERMINISTIC=1 "$@"; }
 in_two_levels() {
   per_host=2 ATOLL_ALGORITHM=all_gather:two_level,reduce_scatter:two_level "$@"
@@ -89,8 +89,8 @@ beside_pytorch() {
 }
 
 # with_clock NAME COMMAND...: runs a command while the clock, power and temperature of the first GPU are
-# written to NAME.clock.csv. Adds their means to NAME.table. A GPU that waits for its host draws less than
-# 60 % of the most power; such samples do not count.
+# written to NAME.clock.csv. Adds their means to NAME.table. A GPU that waits for its host draws less than 60 %
+# of the maximum power; such samples do not count.
 with_clock() {
   local name=$1 gpu=${CUDA_VISIBLE_DEVICES:-0} sampler status=0 means
   shift
@@ -112,7 +112,7 @@ with_clock() {
   [[ -z $means || ! -f $out/$name.table ]] || echo "GPU while busy: $means" >>"$out/$name.table"
   return "$status"
 }
-# decided NAME FORM RECOMPUTE: one form of the comparison, with sizes that all rows share.
+# decided NAME FORM RECOMPUTE: runs one form of the comparison, with sizes that all rows share.
 decided() {
   local why
   if [[ $2 == pytorch* ]] && why=$(no_pytorch); then echo "skipped: $why"; return 77; fi
@@ -136,8 +136,8 @@ sanitized() {
   "$sanitizer" --tool "$tool" "${options[@]}" --error-exitcode 1 "$@" --test-case-exclude="$excluded"
 }
 
-# train NAME RANKS FLAG...: trains for 50 steps, or $training_steps, and writes the results to the folder NAME.
-# In f32, unless the flags say otherwise. Several ranks say how NCCL connected them.
+# train NAME RANKS FLAG...: trains for 50 steps, or $training_steps, in f32 unless the flags say otherwise, and
+# writes the results to the folder NAME. With several ranks, prints how NCCL connected them.
 train() {
   local name=$1 n=$2
   shift 2
@@ -273,7 +273,7 @@ pytorch_full pytorch_compile full
 ROWS
 }
 
-# rows_of_nccl SUFFIX [WITH...]: the rows of NCCL. Their names end in SUFFIX, and WITH chooses the library.
+# rows_of_nccl SUFFIX [WITH...]: runs the rows of NCCL. Their names end in SUFFIX; WITH chooses the library.
 rows_of_nccl() {
   local suffix=$1 full=(4 --device cuda --mesh 1x4 --strategy full_shard)
   shift

@@ -128,7 +128,7 @@ TEST_CASE("a stream fails with the latest work of another stream that it has wai
   auto lane = device.stream(), compute = device.stream();
   const auto early = lane.record();
   lane.enqueue([] { throw std::runtime_error("planted"); });
-  // The waits for reductions come in another order than the reductions.
+  // Waits for the older event last, because reductions may be awaited in another order.
   compute.wait(lane.record());
   compute.wait(early);
   std::atomic<int> ran{0};
@@ -144,7 +144,7 @@ TEST_CASE("a failure is found on every way from one stream to another") {
   begin.wait(lane.record());
   lane.enqueue([] { throw std::runtime_error("planted"); });
   end.wait(lane.record());
-  compute.wait(begin.record());  // comes before the failure
+  compute.wait(begin.record());  // recorded before the failure
   compute.wait(end.record());
   CHECK_NOTHROW(begin.synchronize());
   CHECK_THROWS_WITH(compute.synchronize(), "planted");
@@ -271,7 +271,7 @@ TEST_CASE("events of the caller and of atoll order both kinds of streams") {
     *to = *from;
   };
   REQUIRE(cudaLaunchHostFunc(own.stream, look, &seen) == cudaSuccess);
-  atoll::cuda::wait(own.stream, atoll::Event());  // has happened
+  atoll::cuda::wait(own.stream, atoll::Event());  // an empty event counts as complete
   other.synchronize();
   REQUIRE(cudaStreamSynchronize(own.stream) == cudaSuccess);
   CHECK(seen_by_other == 1);

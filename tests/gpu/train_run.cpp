@@ -38,7 +38,7 @@ train::RunOptions options_of(const TemporaryFolder& folder) {
 // The environment names the folder of the backend nccl.
 void use_plugins(atoll::Config& config) {
   config.log = "error";
-  config.owns_process = 1;  // as in atoll-train: NCCL's log names the transports
+  config.owns_process = 1;  // lets atoll configure NCCL's log, which names the transports
   config.plugin_path = atoll::Config::from_env().plugin_path;
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("weights are searched after the updates that run beside the next forwa
   auto world = atoll::World::single();
   const auto mesh = atoll::Mesh::make(world, {1, 1});
   fsdp::Engine engine(mesh, {.device = atoll::Device::cuda()});
-  constexpr std::int64_t elements = 4'000'000;  // an update takes longer than a search
+  constexpr std::int64_t elements = 4'000'000;  // so that an update takes longer than the search
   engine.add_unit("layers.0", {{"w", {elements}}});
   engine.seal({"layers.0"});
   engine.initialize(1);
@@ -140,7 +140,7 @@ TEST_CASE("bf16: the CPU's losses as far as bf16 has them") {
 TEST_CASE("fp8: other losses than bf16, but near the CPU's") {
   const TemporaryFolder folder;
   train::RunOptions options = options_of(folder);
-  options.steps = 4;  // later, two runs in bf16 differ as much
+  options.steps = 4;  // after more steps, two runs in bf16 also differ this much
   options.seq = 32;
   options.dtype = "bf16";
   struct Variant {

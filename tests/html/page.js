@@ -81,17 +81,17 @@ function checkCharts() {
   has(marked.classed('legend')[0], 'bad steps');
 }
 
-// A spike must hide nothing.
+// Spikes make the axis logarithmic, so that they do not flatten the other values.
 function checkLogarithmicAxis() {
   const norm = {title: 'Norm', note: 'before clipping', logarithmic: true};
   const draw = y => page.draw({...norm, series: series([1, 2, 3, 4], y)});
   const chart = draw([1, 10, 100, 1]);
   has(chart, 'before clipping, logarithmic');
   assert(texts(chart, 'text').includes('100'));
-  // Equal factors are equal distances.
+  // On a logarithmic axis, equal factors are equal distances.
   const y = chart.classed('line')[0].attributes.d.match(/ [\d.]+/g).map(Number);
   assert(Math.abs((y[0] - y[1]) - (y[1] - y[2])) < 0.3 && y[1] - y[2] > 50, y);
-  hasNot(draw([10, 20, 30, 40]), 'logarithmic');  // not far apart
+  hasNot(draw([10, 20, 30, 40]), 'logarithmic');  // the range is too small
   hasNot(draw([0, 20, 30, 45]), 'logarithmic');  // 0 has no logarithm
 }
 
@@ -126,7 +126,7 @@ function checkStepMemory() {
   for (const name of ['gathered parameters', 'whole gradients', 'activations']) has(chart, name);
   hasNot(page.drawStepMemory(step, {parameters: 1000}), 'activations');
   assert.equal(page.drawStepMemory(step, {}), null);
-  // A gather before the step fills what the step needs.
+  // A gather that begins before the step takes memory from the beginning of the step.
   const early = {...step, spans: [gathers('all_gather a', -20, 500), pass('forward a', 20, 20)]};
   has(page.drawStepMemory(early, {parameters: 1000, gathered: 500}),
     'peak: 1.5 kB after 0 s, in the begin of the step');
@@ -161,7 +161,7 @@ function checkTimeline() {
   assert.deepEqual(texts(drawing, 'title'), ['forward layers.0: 20 us', 'wait gather layers.1: 20 us',
     'all_gather layers.1: 10 us', 'optimizer: 50 us']);
   assert.deepEqual(drawing.classed('label').map(one => one.textContent), ['rank 0', 'rank 1']);
-  // What leaves the step is cut at its end.
+  // A span that ends after the step is cut at the end of the step.
   const last = drawing.all(one => one.name === 'rect' && one.attributes.class === 'c3')[0].attributes;
   assert.equal(+last.x + +last.width, 1112);
 }
@@ -259,17 +259,17 @@ function checkBusbw() {
   // The last label ends inside the drawing.
   const [last] = main.named('text').filter(one => one.textContent === '4 KiB');
   assert(+last.attributes.x + 3.25 * 5 <= 1120, last.attributes.x);
-  // So are rates.
+  // Rates are on a logarithmic axis, too.
   const y = main.classed('line')[0].attributes.d.match(/ [\d.]+/g).map(Number);
   assert(Math.abs((y[1] - y[0]) - (y[2] - y[1])) < 0.3, y);
-  // Only the first point is below 60 % of its limit, which is on the line of the second.
+  // Only the first point is below 60 % of its limit, which is 2, as the second point.
   const dots = main.classed('dot');
   assert.deepEqual(dots.map(dot => dot.attributes.class.includes('faint')), [true, false, false, false, false, false]);
   assert.equal(dots[3].attributes.cy, dots[1].attributes.cy);
   has(main, 'Bus bandwidth of all_reduce, reduce, all_gather');
   has(main, 'over 4 ranks');
   has(main, 'below the target of 60 % of the limit');
-  // A group of one rank moves nothing, and 0 is on no logarithmic axis.
+  // A group of one rank moves nothing. A logarithmic axis cannot show its rate of 0.
   assert(texts(load({kind: 'busbw', title: 'b', halves: [half(8, 0), half(16, 1e9)]}).main, 'text').includes('0 B/s'));
   assert.equal(load({kind: 'busbw', title: 'b', halves: []}).main.named('svg').length, 0);
 }

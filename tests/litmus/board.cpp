@@ -1,7 +1,7 @@
-// The control blocks of a host. A reader gets complete adverts, and their owner overwrites them
-// only after all ranks have read them. No wake-up is lost. A rank that finishes and then closes
-// does not count as lost. Each job of a step runs once, after all ranks have arrived and before the
-// step ends.
+// The control blocks of a host. A reader gets complete adverts (the operation and the buffers that
+// a rank publishes at a step), and their owner overwrites them only after all ranks have read them.
+// No wake-up is lost. A rank that finishes and then closes does not count as lost. Each job of a
+// step runs once, after all ranks have arrived and before the step ends.
 #include "litmus.hpp"
 // Must follow litmus.hpp, which includes relacy.
 #include "collectives/shared_memory/lock_free.hpp"

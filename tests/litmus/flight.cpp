@@ -122,7 +122,7 @@ void signal_targets(litmus::Runner& run) {
                           [](TargetsTest& t) { t.targets.running.lower_loads(acquire); });
 }
 
-// Applies a control to all fields but the word.
+// Applies a control to all fields of a slot except `word`, which has controls of its own.
 template <class Slot, class Control>
 void each_field(Slot& slot, const Control& control) {
   for (auto& field : slot.call) control(field);

@@ -151,7 +151,7 @@ class Plain {
   rl::var<T> value_;
 };
 
-// A model of the kernel's futex, which compares the word and goes to sleep in one atomic step.
+// A model of the kernel's futex, which compares a word with a value and sleeps in one atomic step.
 class Futex {
  public:
   void wait(const Atomic<std::uint32_t>& word, std::uint32_t value) {

@@ -26,7 +26,7 @@ struct QueueTest : litmus::Test<QueueTest<threads, helps>, threads> {
 
   std::array<Node, tasks + 1> nodes;
   TaskQueueOf<Atomic, Node> queue{nodes.data()};
-  Plain<int> executed;  // belongs to the executor
+  Plain<int> executed;  // number of executed tasks, which only the executor accesses
   Atomic<bool> stopped{false};
   litmus::Futex happening;
   rl::mutex mutex;

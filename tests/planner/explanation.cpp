@@ -1,4 +1,4 @@
-// Why a run is slow: the published runs on a fabric that was ill, and runs that are well.
+// Tests of plan::explain(), which says why a run is slow, on published and simulated runs.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -46,8 +46,9 @@ TEST_CASE("the published runs had a fabric several times below a healthy one") {
     fsdp::Strategy strategy;
     double tokens_per_s, busbw;
   };
-  // The bandwidths of November 2026. The runs recomputed twice, so they gathered once more than is
-  // simulated. Fitted by hand with that gather, the ring reached 50 to 100 GB/s.
+  // `busbw` is what explain() found in November 2026. It is too low, because the runs recomputed
+  // twice and so gathered once more than is simulated. Fitted with that gather, it is 50 to 100
+  // GB/s.
   const Run runs[] = {{2, fsdp::Strategy::full_shard, 33622, 44.8},
                       {3, fsdp::Strategy::full_shard, 31589, 27.9},
                       {2, fsdp::Strategy::hybrid_shard, 58424, 59.7},
@@ -105,7 +106,7 @@ TEST_CASE("slow collectives on one host are a cause") {
   CHECK(found.causes[0].what.starts_with("collectives inside the host take longer"));
   CHECK(found.causes[0].seconds == doctest::Approx(1));
   CHECK(found.causes[0].check.find("nvlink") != std::string::npos);
-  // Nothing of it is slow compute or a slow host.
+  // A run with the predicted figures is not slow.
   const auto fine = plan::explain(job, {.tokens_per_s = p.tokens_per_s, .exposed_s = p.exposed_s});
   CHECK(plan::to_text(fine, job).find("as fast as predicted") != std::string::npos);
 }
@@ -136,7 +137,7 @@ TEST_CASE("without exposed communication, a run on several hosts has a caveat") 
 TEST_CASE("slow compute and a slow fabric are told apart") {
   const plan::Job job = published(2, fsdp::Strategy::hybrid_shard);
   plan::Job slow = job;
-  // At 70 GB/s nearly all communication is still hidden, behind compute that it slows down.
+  // Not 70 GB/s, at which nearly all communication is still hidden behind compute.
   slow.cluster.fabric.most_gbyte_s = 30;
   const auto ill = plan::simulate(slow);
   const auto fabric =
@@ -145,7 +146,7 @@ TEST_CASE("slow compute and a slow fabric are told apart") {
   CHECK(*fabric.busbw == doctest::Approx(30).epsilon(0.05));
   CHECK_FALSE(mentions(fabric, "compute takes"));
 
-  // Both at once.
+  // Compute and fabric are slow at once.
   plan::Job both = slow;
   both.cluster.compute.peak_bf16 /= 1.5;
   both.cluster.compute.memory_gbyte_s /= 1.5;
@@ -165,7 +166,7 @@ TEST_CASE("slow compute and a slow fabric are told apart") {
   CHECK(mentions(compute, "compute takes 2.0"));
   CHECK_FALSE(compute.busbw.has_value());
 
-  // Faster than predicted, and slower than any fabric makes it.
+  // A run is faster than predicted. Another is slower than any fabric makes it, so compute is slow.
   CHECK(mentions(plan::explain(job, {.tokens_per_s = 2 * well.tokens_per_s}),
                  "as fast as predicted"));
   CHECK(mentions(plan::explain(job, {.tokens_per_s = 1, .exposed_s = 1e-3}), "compute takes"));

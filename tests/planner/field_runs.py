@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 
-# The mean errors of November 2026, with 2 points (memory: 5) for changes that are right but fit
-# these rows worse.
+# Limits of the mean errors: those of November 2026 plus 2 percentage points (memory: 5), so that a correct change may
+# fit these rows slightly worse.
 CEILINGS = {"all": 0.123, "several hosts": 0.105, "memory": 0.151, "field-a": 0.288, "field-b": 0.27, "nd-h100": 0.177,
             "torchtitan": 0.168, "fms-fsdp": 0.071, "llm-foundry": 0.072, "tinyllama": 0.113, "litgpt": 0.165,
             "kempnerforge": 0.056, "llm-tii": 0.408, "accelerate": 0.166, "gpt2-v100": 0.063, "one-h100": 0.078}
-# The first of these words in the text of a strategy decides.
+# The first of these keys that occurs in a row's text gives the strategy.
 STRATEGIES = {"hsdp": "hybrid_shard", "hybrid": "hybrid_shard", "zero-1": "shard_optimizer", "zero-2": "shard_grad",
               "grad_op": "shard_grad", "fsdp": "full_shard", "zero": "full_shard", "full": "full_shard", "ddp": "no_shard"}
 NO, YES = ("", "no", "none", "0", "false", "off"), ("yes", "1", "true", "on")
@@ -143,7 +143,7 @@ def score(rows, answers):
         error = predicted / measured - 1
         note = f"excluded: {row['excluded']}" if row["excluded"] else answer["note"]
         print(f"{row['id']:<44}{measured:>10.0f}{predicted:>11.0f}{100 * error:>+7.1f}%  {note[:90]}")
-        if row["excluded"] or error != error:  # not a number
+        if row["excluded"] or error != error:  # NaN: not measured or not predicted
             continue
         errors.setdefault(row["id"].split("/")[0], []).append(abs(error))
         if row["mem_GB"]:

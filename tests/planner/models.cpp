@@ -1,4 +1,4 @@
-// The models of arithmetic and links, and clusters by name.
+// Tests of the models of compute and links, and of clusters that are described by texts.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -202,7 +202,7 @@ TEST_CASE("a product is fastest when its tiles fill the waves") {
   const double best = model.peak_bf16 * model.best_product;
   CHECK(rate(model, 8192, 8192, 8192) <= best);
   CHECK(rate(model, 8192, 8192, 8192) > 0.9 * best);
-  CHECK(rate(model, 128, 128, 4096) < 0.05 * best);  // one tile on 132 units
+  CHECK(rate(model, 128, 128, 4096) < 0.05 * best);  // one tile occupies one of 132 SMs
   CHECK(rate(model, 4096, 4096, 64) < rate(model, 4096, 4096, 4096));
   // A product with a vector is limited by the memory.
   const double seconds = atoll::product_seconds(
@@ -265,18 +265,18 @@ TEST_CASE("clusters by their texts") {
     CHECK(found.nics == nics);
     CHECK(found.fabric == kind);
   }
-  // One GPU uses as many of them as its slot carries.
+  // NICs of one GPU count as one up to the 400 Gbit/s of a PCIe slot: eight of 100 Gbit/s are two.
   CHECK(fabric({.gpu = "H100", .ranks_per_host = 1, .inter = "8x400G"}).nics == 8);
   CHECK(fabric({.gpu = "H100", .ranks_per_host = 1, .inter = "8x100G"}).nics == 2);
   CHECK(fabric({.gpu = "H100", .ranks_per_host = 8, .inter = "4x400G"}).nics == 4);
   CHECK(fabric({.gpu = "H100", .hosts = 2, .inter = "8x400G", .busbw = 46}).most_gbyte_s == 46);
 
-  // Half of the links have half of the rate, and no switches.
+  // With half of the NVLinks, GPUs have half of the rate and no NVSwitch.
   const auto half = fabric({.gpu = "H100", .intra = "NVLink", .links_gbyte_s = 225});
   CHECK(half.intra_gbyte_s == doctest::Approx(180.5));
   CHECK(half.nvls_gbyte_s == 0);
   CHECK(fabric({.gpu = "H100", .intra = "300.5 GB/s"}).intra_gbyte_s == 300.5);
-  // Only pairs of H100 NVL have links.
+  // NVLinks of H100 NVL join only pairs of GPUs.
   CHECK(fabric({.gpu = "H100-NVL"}).intra_gbyte_s == 22);
   CHECK(fabric({.gpu = "H100-NVL"}).nvls_gbyte_s == 0);
   for (const char* intra : {"", "NVLink bridge"}) {

@@ -43,14 +43,14 @@ std::string error_of(const plan::Job& wrong) {
   return "no error";
 }
 
-// When each piece of work and each collective of a step begins and ends.
+// Returns when each record of a step, work or a collective, begins and ends.
 std::vector<std::pair<std::int64_t, std::int64_t>> times_of(const plan::Prediction& p) {
   std::vector<std::pair<std::int64_t, std::int64_t>> times;
   for (const auto& record : p.trace) times.emplace_back(record.begin_ns, record.end_ns);
   return times;
 }
 
-// The largest difference in ns; a day if the steps have different work.
+// Returns the largest difference in ns, or a day if the steps have different numbers of records.
 std::int64_t farthest(const std::vector<std::pair<std::int64_t, std::int64_t>>& a,
                       const std::vector<std::pair<std::int64_t, std::int64_t>>& b) {
   if (a.size() != b.size()) return std::int64_t{86'400} * 1'000'000'000;
@@ -63,9 +63,8 @@ std::int64_t farthest(const std::vector<std::pair<std::int64_t, std::int64_t>>& 
 
 }  // namespace
 
-// The simulation of a rank takes every collective as if the other ranks arrived with this one. If
-// all ranks reach all collectives at the same times, that is what a simulation of all ranks together
-// gives.
+// The simulation of a rank assumes that all ranks reach each collective at the same time. This is
+// right if the simulations of all ranks reach all collectives at equal times.
 TEST_CASE("every rank of a job reaches every collective at the same time") {
   for (const auto strategy : fsdp::every_strategy()) {
     for (const int hosts : {2, 8}) {
@@ -124,7 +123,7 @@ TEST_CASE("a slower fabric never makes a step faster, and hybrid_shard suffers l
     CHECK(step >= before);
     before = step;
   }
-  // On a fabric that reaches an eighth of its rate, the mesh decides.
+  // At an eighth of the fabric's rate, hybrid_shard is faster, because it sends less between hosts.
   CHECK(plan::simulate(hybrid).tokens_per_s > 1.2 * plan::simulate(full).tokens_per_s);
 }
 
@@ -214,7 +213,7 @@ TEST_CASE("growth says whether the global batch grows, and where nothing fits") 
         std::string::npos);
 }
 
-// With a trace, simulate() runs all passes of a step; without one it runs few and extends.
+// With a trace, simulate() runs all passes of a step; without one it runs a few and extrapolates.
 void check_extension(plan::Job many) {
   CAPTURE(fsdp::name(many.strategy));
   CAPTURE(many.model.name);

@@ -94,7 +94,10 @@ def check_cpus(job):
     assert "25.8" not in text and "3.2 GB of a rank (the 8 ranks of a host share its memory)" in text, text
     assert "5 GB/s (estimate: a quarter of the rate of a copy)" in text, text
     assert "Nothing fits in the 3.2 GB of a rank" in text and "GPUs" not in text, text
-    text = run(*job, "--gpu", "CPU", "--gpus-per-host", "2", "--memory", "8GB", "--model", "mistral-tiny", "--hosts", "2")
+    small = (*job, "--gpu", "CPU", "--gpus-per-host", "2", "--memory", "8GB", "--model", "mistral-tiny", "--hosts", "2")
+    text = run(*small)
+    assert "--dtype" not in text.splitlines()[-1] and "mpirun -n 4 --bind-to none --oversubscribe atoll-train" in text, text
+    text = run(*small, "--dtype", "bf16")
     assert "4.0 GB of a rank" in text and text.splitlines()[-1].endswith("--dtype bf16") and "8 Gbit/s over TCP" in text, text
     done = subprocess.run([PLAN, "--topology", "here"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 or "use --gpu CPU --gpus-per-host RANKS instead" in done.stderr, done.stderr
@@ -259,9 +262,9 @@ def check_run(folder):
         assert f"metrics.json: `{key}` is" in message and message.count("\n") == 1, message
     message = explain(metrics=dict(metrics, world_size=8), code=1)
     assert "of 8 ranks, but run_args.json is of 24" in message and message.count("\n") == 1, message
-    # A preset with the vocabulary of the run's tokenizer: each id has a row of the embedding and one of the head.
+    # The run may have fewer ids than the preset. Each id has a row of the embedding and one of the head.
     assert explain(metrics=dict(metrics, parameters=7615616512 - 2 * 3584 * (152064 - 32000))) != text
-    # 16 layers of Mistral have as many parameters as some ids, which explains nothing.
+    # With 16 layers, the parameters differ by a multiple of an id's, but no vocabulary explains that.
     small = dict(args, model="mistral-7b")
     message = explain("--layers", "16", args=small, metrics=dict(metrics, parameters=7241732096), code=2)
     assert "but the run had 7241732096" in message and message.count("\n") == 1, message
@@ -358,7 +361,7 @@ def check_measured_gpu(folder):
     other = ["--machine", folder / "new.json", *job[2:]]
     assert "no data sheet is known: add --gpu" in run(*other, code=2)
     run(*other, "--gpu", "A100", "--json", folder / "gpu-plan.json")
-    assert found_in(folder / "gpu-plan.json")[0]["mfu"] > 1e-4  # of the measured peak
+    assert found_in(folder / "gpu-plan.json")[0]["mfu"] > 1e-4  # relative to the measured peak
     for flags, text in ((["--gpu", "A100"], "was measured on NVIDIA H100"), (["--inter", "pigeons", "--hosts", "2"], "pigeons")):
         message = run(*job, *flags, code=2)
         assert text in message and message.count("\n") == 1, message
@@ -404,6 +407,7 @@ def check_wrong(folder):
             (["--busbw", "nan"], 2, "--busbw: nan must be at least 0"),
             (["--tokens", "inf"], 2, "--tokens: inf must be at least 0"),
             (["--attention", "flash"], 2, "flash not in {fused,eager}"),
+            (["--gpu", "l40"], 2, "did you mean L40S?"),
             (["--dtype", "fp4"], 2, "fp4 not in {bf16,f32,auto}"),
             (["--inter", "1000x400G"], 2, "inter \"1000x400G\" is unknown"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "full_shard"], 2, "does not have the 16 ranks"),

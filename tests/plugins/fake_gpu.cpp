@@ -238,7 +238,7 @@ bool is_valid(const ncclConfig_t& config) {
   return config.blocking == 0 && (version >= NCCL_VERSION(2, 28, 0) || config.CTAPolicy <= 1);
 }
 
-// Call it with the lock.
+// The caller must hold `mutex`.
 void configure(ncclComm& comm, const ncclConfig_t& config) {
   comm.policy = config.CTAPolicy;
   if (config.commName == nullptr) return;
@@ -314,7 +314,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   return ncclSuccess;
 }
 
-// NCCL has this function from version 2.29.7 on. 3: all memory.
+// NCCL has this function from version 2.29.7 on. Only the `stat` 3, all memory, is implemented.
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 7)
 using ncclCommMemStat_t = int;
 #endif
@@ -383,7 +383,7 @@ ncclResult_t ncclGroupEnd() {
       failures.erase(failure);
       return result;
     }
-    // The call belongs to a communicator on a different GPU than the current one.
+    // A call on a communicator of another GPU than the current one is an error.
     if (comm->device != current_device()) return ncclInvalidUsage;
     if (comm->busy) return ncclInvalidArgument;
   }

@@ -22,11 +22,11 @@ void fail_next(int rank, ncclResult_t result);
 // Makes all further status queries return `result`, as after a failed launch, until this function
 // is called with ncclSuccess.
 void fail_later(ncclResult_t result);
-// Sets the NCCL_VERSION_CODE of the fake NCCL, at first that of its header. As with NCCL, versions
-// before 2.28 refuse NCCL_CTA_POLICY_ZERO.
+// Sets the NCCL_VERSION_CODE of the fake NCCL, which is initially that of its header. As with NCCL,
+// versions before 2.28 refuse NCCL_CTA_POLICY_ZERO.
 void set_version(int code);
-// Whether ncclCommWindowRegister makes windows, as at first. NCCL 2.29 and later return success and
-// a null window if a communicator has no symmetric memory.
+// Sets whether ncclCommWindowRegister creates windows; initially it does. NCCL 2.29 and later
+// return success and a null window if a communicator has no symmetric memory.
 void give_windows(bool gives);
 // Numbers of resources that have not been released: communicators that were neither destroyed nor
 // aborted, registered windows, and allocations of ncclMemAlloc.

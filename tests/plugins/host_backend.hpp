@@ -41,7 +41,7 @@ const atoll_backend* wrap_host(const char* name, const Change& change) {
   return &wrapped;
 }
 
-// Takes out what needs memory of the host or a communicator that was opened as such.
+// Removes the functions that need host memory, or a communicator of the host backend itself.
 inline void remove_memory_and_split(atoll_backend& backend) {
   backend.split = nullptr;
   backend.mem_alloc = nullptr;

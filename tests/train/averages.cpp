@@ -111,7 +111,7 @@ TEST_CASE("averages do not disturb training, and a resumed run continues them") 
   half.steps = 3;
   half.export_weights.clear();
   half.save_checkpoint = true;
-  half.checkpoint_every = 1;  // saves beside training, too
+  half.checkpoint_every = 1;  // so that saves also run beside training
   run_job(4, half);
   auto resumed = options;
   resumed.resume = (fs::path(options.out) / "checkpoint").string();

@@ -26,7 +26,7 @@ bool is_bad(int fd) {
 using Write = ssize_t (*)(int, const void*, std::size_t);
 using Writev = ssize_t (*)(int, const iovec*, int);
 
-// Stores one byte, as a write that was interrupted: the caller writes the rest.
+// Stores only one byte, like an interrupted write, so that the caller writes the rest.
 ssize_t store_turned(int fd, const void* data) {
   const char turned = static_cast<char>(*static_cast<const char*>(data) ^ 1);
   return ::pwrite(fd, &turned, 1, 0) == 1 ? ::lseek(fd, 1, SEEK_SET) : -1;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Folders with an index each.
+// Creates a checkpoint folder with an index for each step.
 void save(const TemporaryFolder& folder, const std::vector<std::int64_t>& steps) {
   for (const std::int64_t step : steps) {
     const fs::path place = train::checkpoint_folder(folder.path(), step);
@@ -64,7 +64,7 @@ TEST_CASE("leftovers of killed runs are deleted although some folders cannot be 
     fs::permissions(path, fs::perms::none);
   }
   fs::permissions(folder.path(), fs::perms::all);
-  const bool is_root = ::geteuid() == 0;  // who may read everything
+  const bool is_root = ::geteuid() == 0;  // root can read every folder
   const bool may_read = is_root && ::seteuid(65534) != 0;
   const auto removed = train::remove_left_overs(checkpoints, {folder.path() / "metrics.json"});
   if (is_root) REQUIRE(::seteuid(0) == 0);
@@ -75,7 +75,7 @@ TEST_CASE("leftovers of killed runs are deleted although some folders cannot be 
 
 TEST_CASE("steps of a run that was resumed before them are the oldest") {
   const TemporaryFolder folder;
-  save(folder, {4, 8, 12, 5});  // resumed from step 4
+  save(folder, {4, 8, 12, 5});  // step 5 was saved by a run that resumed from step 4
   train::link_checkpoint(folder.path(), "checkpoint", 5);
   CHECK(found(folder) == Names{"step-00000005", "step-00000004", "step-00000012", "step-00000008"});
 }

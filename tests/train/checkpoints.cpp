@@ -85,7 +85,7 @@ TEST_CASE("--resume auto: the checkpoint that was saved last, or a new run") {
   CHECK(told.steps.size() == 2);
   CHECK(told.says("step-00000004 after step 4"));
 
-  // Nothing is left to do: the record of the steps stays.
+  // A resumed run without a step to do keeps the record of the steps.
   const std::string record = TemporaryFolder::read(fs::path(options.out) / "run_args.json");
   auto idle = options;
   idle.micro_batch = 2;
@@ -93,7 +93,7 @@ TEST_CASE("--resume auto: the checkpoint that was saved last, or a new run") {
   CHECK(told.says("already has all 6 steps"));
   CHECK(TemporaryFolder::read(fs::path(options.out) / "run_args.json") == record);
 
-  // A flipped byte in the newest checkpoint: the one before counts.
+  // A byte of the newest checkpoint is flipped, so the run resumes from the one before.
   const fs::path newest = fs::path(options.out) / "checkpoints" / "step-00000006";
   std::string shard = TemporaryFolder::read(newest / "shard-00001-of-00002.safetensors");
   shard[shard.size() / 2] ^= 1;
@@ -103,7 +103,7 @@ TEST_CASE("--resume auto: the checkpoint that was saved last, or a new run") {
   CHECK(told.says("skipped a checkpoint that is not whole: "));
   CHECK(told.says("step-00000004 after step 4"));
 
-  // An index of something else is damage as well.
+  // An index with other contents makes a checkpoint damaged, too.
   folder.write("out/checkpoints/step-00000006/index.json", R"({"a": 1})");
   told = run_and_listen(options);
   CHECK(told.says("skipped a checkpoint that is not whole: "));
@@ -230,7 +230,7 @@ TEST_CASE("--resume auto: the folder of an earlier version") {
   CHECK(
       told.says("the checkpoint does not record data, frozen, global_batch, model, optimizer, "
                 "seed, so they are not compared"));
-  // The folder stays what it was, because it is not a link.
+  // `checkpoint` stays a folder, because a save replaces only a link.
   CHECK(fs::exists(out / "checkpoint" / "index.json"));
   CHECK_FALSE(fs::is_symlink(out / "checkpoint"));
   CHECK(checkpoints_of(options) == Names{"step-00000004"});
@@ -239,7 +239,7 @@ TEST_CASE("--resume auto: the folder of an earlier version") {
 TEST_CASE("--resume refuses another training, unless the changes are listed") {
   const TemporaryFolder folder;
   auto options = base(folder);
-  // Generated data would change with the seed.
+  // Reads a file, because generated data would change with the seed.
   options.data = (fs::path(ATOLL_TEST_SOURCE_DIR) / "tests/train/alpaca.json").string();
   options.seq = 256;
   run_job(2, options);

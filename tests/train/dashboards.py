@@ -166,7 +166,7 @@ def check_following(of):
     logged = [call[1] for call in of.calls() if call[0] == "log"]
     assert names == ["some-run", "some-run-from-2"] and logged == [1, 2, 3, 2, 3, 4], of.calls()
     assert of.calls().count(["finish"]) == 2 and of.calls()[-1] == ["finish"], of.calls()
-    of.lock.write_text("")  # a killed run leaves it, and a signal ends the wait
+    of.lock.write_text("")  # a killed run leaves its lock, so atoll-watch waits until a signal ends it
     process = of.start(of.out, "--to", "wandb")
     of.wait("log", 4, shown[4])
     process.terminate()

@@ -59,7 +59,7 @@ TEST_CASE("what is written at the end is checked at the start") {
         std::string::npos);
   CHECK(refused([&](Options& o) { o.export_dtype = "int4"; }) ==
         "--export-dtype int4: use one of f32, bf16, f16");
-  // The files of adapters are not those of a model.
+  // An export of adapters writes other files than that of a model; a folder is in their way.
   const auto taken = [&](const std::string& name, std::int64_t lora_rank) {
     const fs::path in_the_way = folder.path() / ("with-" + name + "-folder") / name;
     fs::create_directories(in_the_way);
@@ -124,7 +124,7 @@ TEST_CASE("a checkpoint that the library refuses loses neither figures nor weigh
   const TemporaryFolder folder;
   auto options = base(folder);
   options.export_weights = (folder.path() / "model").string();
-  // Not a checkpoint: the library replaces only folders that it has written.
+  // No checkpoint, so the save fails: the library replaces only folders that it has written.
   fs::create_directories(fs::path(options.out) / "checkpoints" / "step-00000003" / "notes");
   const auto failures = failures_of_job(2, options);
   CHECK(failures[0] == failures[1]);

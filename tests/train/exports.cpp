@@ -62,10 +62,10 @@ TEST_CASE("--export spares the model that the run starts from") {
     o.model = "mistral-tiny";
     o.init = file;
   });
-  // The run does not load these weights, but they are there.
+  // The export spares the model's weights even if the run does not load them.
   refused([](Options& o) { o.init = "none"; });
   refused([&](Options& o) { o.model = (model / "config.json").string(); });
-  // Links to the folder, and a folder of links, as in the Hub's cache.
+  // Links to the folder and a folder of links, as in the Hub's cache, are spared, too.
   fs::create_directory_symlink(model, folder.path() / "link");
   refused([&](Options& o) { o.export_weights = (folder.path() / "link").string(); });
   fs::create_directories(folder.path() / "snapshot");
@@ -82,11 +82,11 @@ TEST_CASE("--export spares the model that the run starts from") {
 
 TEST_CASE("--export: ids of tokens, and the files of the tokenizer of a model without weights") {
   const TemporaryFolder folder;
-  // Those of the tokenizer, if no config.json has any.
+  // The ids of the tokenizer are exported if no config.json has any.
   const fs::path model = write_model(folder, "model");
   CHECK(read_json(model / "config.json")["bos_token_id"] == 256);
   CHECK(read_json(model / "config.json")["eos_token_id"] == 257);
-  // Those of the model that the run reads.
+  // The ids in the config.json of the model that the run reads take precedence.
   auto config = read_json(model / "config.json");
   config["bos_token_id"] = nullptr;
   config["eos_token_id"] = {3, 4};
@@ -154,7 +154,7 @@ TEST_CASE("--export of adapters: the base model that peft opens") {
   CHECK(config["revision"].is_null());
   config = config_of("mistral-tiny", (model / "model.safetensors").string());
   CHECK(config["base_model_name_or_path"] == model.string());
-  // A relative path would depend on the folder in which the adapters are opened.
+  // A relative path becomes absolute, since adapters may be opened in another folder.
   config = config_of("mistral-tiny", fs::relative(model).string());
   CHECK(config["base_model_name_or_path"] == model.string());
   CHECK(config_of(model.string(), "none")["base_model_name_or_path"].is_null());
@@ -175,12 +175,12 @@ TEST_CASE("--export: what transformers needs to open a SentencePiece tokenizer")
   CHECK(config["bos_token"] == "<s>");
   CHECK(config["eos_token"] == "</s>");
   CHECK(config["tokenizer_class"] == "LlamaTokenizer");
-  // That of the tokenizer's own folder counts, if it has one.
+  // A tokenizer_config.json in the tokenizer's own folder takes precedence.
   folder.write("tokenizer_config.json", "{}");
   run_job(2, options);
   CHECK(TemporaryFolder::read(folder.path() / "model" / "tokenizer_config.json") == "{}");
 
-  // The tokenizer of a model's folder is that of texts.
+  // For text data, the tokenizer in the model's folder is chosen.
   const auto chosen = [&](const std::string& data, const std::string& tokenizer) {
     train::RunOptions next;
     next.model = (folder.path() / "model").string();
@@ -200,7 +200,7 @@ TEST_CASE("--export: what transformers needs to open a SentencePiece tokenizer")
   train::ModelSource source;
   source.config.vocab = 32'000;
   const auto bytes = train::byte_tokenizer();
-  CHECK(train::few_ids(source, *bytes).empty());  // random weights
+  CHECK(train::few_ids(source, *bytes).empty());  // no warning, since the weights are random
   source.weights = own;
   CHECK(train::few_ids(source, *bytes)
             .starts_with("the model has 32000 ids, but the data have at most 259 (bytes): "));

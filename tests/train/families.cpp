@@ -48,7 +48,7 @@ train::ModelConfig small(train::Family family) {
   return config;
 }
 
-// Writes a folder as transformers does, with the weights of a seed, and returns these weights.
+// Writes a model as transformers does, with random weights from a seed, and returns the weights.
 Weights write_model(const TemporaryFolder& folder, const std::string& place, std::uint64_t seed,
                     bool tied) {
   fs::create_directories(folder.path() / place);
@@ -304,7 +304,7 @@ TEST_CASE("adapters: patterns of the matrices that have them") {
   CHECK(targets({"*.mlp.*"}) == Names{"gate_proj", "up_proj", "down_proj"});
   CHECK(targets({"mlp.[gu]*"}) == Names{"gate_proj", "up_proj"});
   CHECK(targets({"layers.*.q_proj"}) == Names{"q_proj"});
-  // The list has whole names where layers differ.
+  // Where layers differ, the list has whole names.
   CHECK(targets({"layers.1.*.v_proj"}) == Names{"model.layers.1.self_attn.v_proj"});
   CHECK(targets({"model.layers.0.self_attn.q_proj", "up_proj"})[0] ==
         "model.layers.0.self_attn.q_proj");

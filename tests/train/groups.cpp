@@ -57,7 +57,7 @@ TEST_CASE("groups: each optimizer applies settings to the parameters of a group 
               "layers.0/post_attention_layernorm.weight", "layers.1/input_layernorm.weight",
               "layers.1/mlp.down_proj.weight", "layers.1/mlp.gate_proj.weight",
               "layers.1/mlp.up_proj.weight", "layers.1/post_attention_layernorm.weight"});
-    // A learning rate of 0 changes nothing, and the decay of norms is what --decay excludes.
+    // lr_scale=0 acts like --lr 0, and weight_decay=0 for the norms like --decay matrices.
     auto still = options;
     still.lr = 0;
     CHECK(weights_of(still).at("layers.1/mlp.up_proj.weight") ==

@@ -80,7 +80,7 @@ def check_family(root, name):
     train(root / "run3", "--model", root / f"{name}-hf", "--steps", 0, "--export", root / f"{name}-c")
     after = tensors(root / f"{name}-c")
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
-    # So does a bf16 model.
+    # The same holds for a bf16 model.
     model.to(torch.bfloat16).save_pretrained(root / f"{name}-bf16")
     train(root / "run4", "--model", root / f"{name}-bf16", "--dtype", "bf16", "--steps", 0, "--export", root / f"{name}-d")
     before, after = tensors(root / f"{name}-bf16"), tensors(root / f"{name}-d")

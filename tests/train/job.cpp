@@ -41,7 +41,7 @@ std::vector<float> values_of(const atoll::View& view) {
   return result;
 }
 
-// A new job refuses the checkpoints of an earlier one, and tests start many in one folder.
+// Deletes the checkpoints of an earlier job in the same folder, which a new job would refuse.
 void discard_checkpoints(const atoll::World& world, const train::RunOptions& options) {
   if (world.rank() != 0 || !options.resume.empty() || options.out.empty()) return;
   std::error_code ignored;  // a test may put a file in the place of the folder

@@ -31,9 +31,8 @@ struct RankResult {
 };
 
 // Runs a job and returns the results by rank. Deletes the checkpoints in the results folder before
-// a job without `resume`. Rethrows the error of the lowest failing rank. Calls
-// `inspect` with every rank's engine. The peak FLOP/s for MFU is measured only briefly, to save
-// time.
+// a job without `resume`. Rethrows the error of the lowest failing rank. Calls `inspect` with every
+// rank's engine. The peak FLOP/s for MFU is measured only briefly, to save time.
 std::vector<RankResult> run_job(int ranks, const train::RunOptions& options,
                                 const train::Inspect& inspect = {});
 
@@ -50,7 +49,7 @@ std::vector<std::vector<RankResult>> run_jobs(int ranks, const std::vector<train
 
 // Runs a job and returns the error message of every rank, or "" for a rank that does not fail.
 std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& options);
-// Calls `body` on every rank and returns the same.
+// Calls `body` on every rank and returns the errors in the same form.
 std::vector<std::string> failures_of(int ranks, const std::function<void(atoll::World&)>& body,
                                      const std::string& log = "error");
 // Checks that every rank of a job fails, each with a message of one line that contains all `parts`.
@@ -65,7 +64,7 @@ struct Told {
   std::vector<std::string> with(std::string_view part) const;  // the lines that contain `part`
   bool says(std::string_view part) const { return !with(part).empty(); }
 };
-// Runs a job on two ranks and keeps checkpoints that are there. `on_line` gets each line at once.
+// Runs a job on two ranks and keeps existing checkpoints. Calls `on_line` as each line is logged.
 Told listen(const train::RunOptions& options, const std::string& log,
             const std::function<void(std::string_view)>& on_line = {});
 // The same for a job that must not fail, with all lines from "info" on.

@@ -77,7 +77,7 @@ TEST_CASE("Muon resumes with the same bits, and on another number of ranks") {
   const double weights = distance(run_job(2, other)[0].weights, whole[0].weights);
   MESSAGE("resumed on 2 ranks: weights " << weights);
   CHECK(weights <= 1e-3);
-  // The states of Muon are not the moments of AdamW.
+  // AdamW cannot continue with the states of Muon.
   other.optimizer = "adamw";
   check_refused(2, other, {"the state of --optimizer muon, with which adamw cannot go on"});
 }

@@ -76,7 +76,7 @@ TEST_CASE("non-finite steps in a row end the run, and each is a warning") {
   CHECK(metrics["nonfinite_steps"] == 3);
   CHECK(metrics["skipped_steps"] == 3);
   CHECK(metrics["loss_last"].is_number());
-  // The weights are useless.
+  // Useless weights are not exported.
   CHECK_FALSE(fs::exists(options.export_weights));
   std::istringstream lines(TemporaryFolder::read(fs::path(options.out) / "steps.jsonl"));
   std::vector<json> records;
@@ -126,7 +126,7 @@ TEST_CASE("non-finite steps in a row: the weights before them are saved, and the
   }
   SUBCASE("a save that failed before is no checkpoint") {
     options.checkpoint_every = 2;
-    // Not a checkpoint: the library replaces only folders that it has written.
+    // No checkpoint, so the save fails: the library replaces only folders that it has written.
     fs::create_directories(checkpoints / "step-00000002" / "notes");
     all_say("");
     CHECK(fs::exists(checkpoints / "step-00000003" / "index.json"));

@@ -82,7 +82,7 @@ TEST_CASE("peak: a run on a busy machine is told from earlier runs on this CPU m
   CHECK(warnings[0].find(known.file().string()) != std::string::npos);
   CHECK(known.find(key) == 1e18);
 
-  // A damaged file is as good as none.
+  // A damaged file is treated like a missing one.
   folder.write("cache/peaks.json", "{\"" + key + "\": ");
   CHECK(run().empty());
   CHECK(known.find(key) > 1e6);
@@ -98,7 +98,7 @@ TEST_CASE("peak: a later measurement that is far away is a warning, and the high
       expect(peak);
     });
   };
-  // The machine was busy at the start.
+  // The peak of the start is too low, as on a machine that was busy, so the later one replaces it.
   auto warnings = check(1, "measured", [](const train::Peak& peak) {
     CHECK(peak.measured > 1e6);
     CHECK(peak.flops == peak.measured);
@@ -108,10 +108,10 @@ TEST_CASE("peak: a later measurement that is far away is a warning, and the high
   CHECK(warnings[0].find("was 0.00 TFLOP/s per rank at the start and is ") != std::string::npos);
   CHECK(warnings[0].find(" now: other work on this machine disturbs its figures") !=
         std::string::npos);
-  // The machine is busy at the end.
+  // The later peak is lower, as on a machine that is busy at the end, so the first one stays.
   warnings = check(1e18, "measured", [](const train::Peak& peak) { CHECK(peak.flops == 1e18); });
   CHECK(warnings.size() == 1);
-  // A published peak stays the base.
+  // A published peak stays the base of MFU.
   check(1, "datasheet", [](const train::Peak& peak) {
     CHECK(peak.flops == 1);
     CHECK(peak.measured > 1e6);
@@ -154,7 +154,7 @@ TEST_CASE("compute threads: quotas of control groups") {
   CHECK(first_of({two}).threads == 1);
   CHECK(first_of({two}).why == "2 of 64 cores, 1 CPU of quota: 1 thread");
   CHECK(first_of({many}).threads == 4);
-  CHECK(first_of({many, many}).threads == 2);  // of one group
+  CHECK(first_of({many, many}).threads == 2);  // both ranks share the quota of one group
   auto other = many;
   other.group = "another container";
   CHECK(first_of({many, other}).threads == 4);

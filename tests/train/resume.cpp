@@ -187,9 +187,6 @@ TEST_CASE("--resume: a folder without a checkpoint is refused on every rank") {
   check_refused(2, options, {"--resume " + damaged.string() + ": no such folder"});
   fs::create_directories(damaged);
   check_refused(2, options, {damaged.string(), "not a checkpoint: it has no index.json"});
-  auto results = options;
-  results.resume = out;
-  check_refused(2, results, {"this is a results folder: use " + out + "/checkpoint, or auto"});
   fs::copy(checkpoint, damaged);
   const std::string shard = "shard-00002-of-00004.safetensors";
   fs::remove(damaged / shard);
@@ -205,10 +202,12 @@ TEST_CASE("--resume: a checkpoint past --steps, other ranks and the flags of its
   options.resume = (fs::path(options.out) / "checkpoint").string();
   options.steps = 3;
   check_refused(2, options, {"the checkpoint has 4 steps, more than --steps 3: raise --steps"});
-  // The flags of the first start stay beside those of the newest one.
+  // A file of its own keeps the flags of the resumed run, beside those of the first start.
   options.steps = 5;
   options.config_text = "steps = 5\n";
+  options.resume = options.out;  // the results folder stands for its newest checkpoint
   const Told told = run_and_listen(options);
+  options.resume += "/checkpoint";
   CHECK(told.says("`atoll-train export " + options.out + " FOLDER` writes the model"));
   CHECK(told.says("resuming " + options.resume + " after step 4, on 2 ranks (1 before)"));
   CHECK(TemporaryFolder::read(fs::path(options.out) / "config.toml") == "steps = 4\n");

@@ -155,7 +155,7 @@ def check_disk(train, root):
     out = disk / "out"
     assert Job(train, root, out, "--steps", 2, "--checkpoint-every", 2).end() == [0, 0]
     used = sum(file.stat().st_size for file in (out / "checkpoints").rglob("*"))
-    # Room for half a checkpoint more.
+    # Leaves room for half a checkpoint.
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     (disk / "filler").write_bytes(bytes(free - used // 2))
     before = {file: file.read_bytes() for file in (out / "checkpoints").rglob("*") if file.is_file()}

@@ -65,9 +65,9 @@ TEST_CASE("schedules: the decay ends at --lr-min-ratio, which is 0") {
   }
 }
 
-// get_wsd_schedule(optimizer, num_warmup_steps=10, num_decay_steps=5, num_training_steps=50,
-// decay_type="linear", min_lr_ratio=0.1) of transformers begins at the least rate; its schedules of
-// cosines do not.
+// In transformers, get_wsd_schedule(optimizer, num_warmup_steps=10, num_decay_steps=5,
+// num_training_steps=50, decay_type="linear", min_lr_ratio=0.1) begins the warm-up at the minimum
+// rate; its cosine schedules do not.
 TEST_CASE("schedules: wsd with a least rate begins at it") {
   auto options = scheduled("wsd");
   options.lr_min_ratio = 0.1;
@@ -167,7 +167,7 @@ TEST_CASE("a resumed run keeps its rate, and says where its schedule jumps") {
   longer.warmup_steps = 20;
   CHECK(train::resume_rate(longer, train::schedule_of(brief), 12).empty());
   CHECK(longer.warmup_steps == 1);
-  // Checkpoints of earlier versions, and damaged ones.
+  // Checkpoints of earlier versions, and damaged ones, have no schedule, so the usual rate applies.
   options.lr = train::usual_rate;
   CHECK(train::resume_rate(options, nullptr, 50).empty());
   CHECK(options.lr == 1e-3);

@@ -74,6 +74,8 @@ def check_evaluation(folder):
     other = run([TRAIN, "evaluate", "mistral-tiny", "--data", "demo", "--resume", folder / "epochs" / "checkpoint", "--seed", "5"])
     assert "of demo" in other, other
     assert "name a model" in run([TRAIN, "evaluate", "--data", "demo"], code=2)
+    assert run([TRAIN, "evaluate", "--model", folder / "epochs"]) == run([TRAIN, "evaluate", folder / "epochs"])
+    assert "this run has no such checkpoint: use " in run([TRAIN, "evaluate", folder / "epochs" / "nothing"], code=2)
     # Limits that a run had for its data do not count for another file, and no message names its flags.
     text = run([TRAIN, "evaluate", folder / "epochs", "--data", "demo"])
     assert re.search(r"^mistral-tiny[^:]*: loss .* on 131 samples of demo$", text, re.M) and "--" not in text, text
@@ -98,6 +100,7 @@ def check_export(folder):
     losses = {re.search(r"loss ([0-9.]+), ", text)[1] for text in evaluated}
     assert len(losses) == 1, losses
     run([TRAIN, "export", folder / "nothing", folder / "model2"], code=1)
+    assert "the folder of a run: name a new folder" in run([TRAIN, "export", folder / "epochs", folder / "epochs"], code=2)
     start = command(folder / "again", "--data", "demo", "--init", folder / "epochs")
     assert f"weights of {folder / 'epochs'}" in run(start)
     print("export: the model of a run")
@@ -178,7 +181,7 @@ def check_prometheus(folder):
             assert f"\n{figure}{{" in text, f"{figure} is not served:\n{text}"
         # An evaluation that has not been made is absent, so no alert can compare it.
         assert 'model="mistral-tiny"' in text and "training_eval_loss" not in text, text
-        # More clients that ask nothing than the endpoint has threads.
+        # Idle clients, more than the endpoint has threads, must not block it.
         idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=15) as answer:
             assert "training_mfu{" in answer.read().decode()

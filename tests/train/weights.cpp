@@ -86,7 +86,7 @@ TEST_CASE("--init: only the files that the index names count") {
   const bool same = run_job(2, start).front().weights == wanted;
   CHECK(same);
 
-  // Without an index, the names tell how many files there are.
+  // Without an index, the names of the files tell how many there are.
   fs::create_directories(folder.path() / "parts");
   fs::copy(folder.path() / "hf" / "model-1.safetensors",
            folder.path() / "parts" / "model-00002-of-00003.safetensors");
@@ -195,7 +195,7 @@ TEST_CASE("an adapter is no model, and beside a model it is not applied") {
   options.data = "synthetic";
   options.init = place + "/adapter_model.safetensors";
   check("--init " + options.init);
-  // With the config.json of its base, but without the weights.
+  // The folder has the config.json of the base, but not its weights.
   folder.write("lora/config.json", small_model_json(false));
   options.model = place;
   options.init = "";
@@ -203,7 +203,7 @@ TEST_CASE("an adapter is no model, and beside a model it is not applied") {
   folder.write("lora/adapter_config.json", "[]");
   check_refused(1, options, {"--model " + place + ": a LoRA adapter, not"});
 
-  // With the weights too: the model alone counts, whatever its files are called.
+  // With the base's weights in the folder, --model reads the base alone, whatever its file's name.
   const auto base = write_weights(still(folder), 3, folder.path() / "lora" / "weights.safetensors");
   const bool same = run_job(2, options).front().weights == base;
   CHECK(same);

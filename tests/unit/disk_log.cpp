@@ -307,7 +307,7 @@ void DiskReplay::after(std::size_t calls, const fs::path& folder,
   for (const Change* one : pending) {
     fates.push_back([one](const Change& c) { return &c == one ? Fate::lost : Fate::kept; });
     fates.push_back([one](const Change& c) { return &c == one ? Fate::kept : Fate::lost; });
-    // Names as if this call and all later ones were lost.
+    // Keeps all writes, and loses the changes of names by this call and all later ones.
     fates.push_back([one](const Change& c) {
       return c.file < 0 && c.call >= one->call ? Fate::lost : Fate::kept;
     });

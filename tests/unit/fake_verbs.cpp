@@ -71,7 +71,7 @@ struct Interface : ifaddrs {
 std::map<std::uint32_t, FakeQp*> pairs;
 std::map<std::uint32_t, ibv_mr*> regions;
 std::uint32_t last_number = 100;
-std::recursive_mutex mutex;  // of everything here
+std::recursive_mutex mutex;  // guards all state of the fake library
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 Device& device_of(ibv_context* context) { return *static_cast<FakeContext*>(context)->own.device; }

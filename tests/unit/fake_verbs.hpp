@@ -32,9 +32,9 @@ struct Device {
   std::string name;
   Port port;  // number 1
   ibv_device_attr limits{};
-  // What the test sees.
+  // The fake library sets these, for tests to read.
   std::size_t opened = 0;
-  std::size_t writes = 0;  // data and control
+  std::size_t writes = 0;  // writes of data and of control messages
   std::uint64_t bytes = 0;
   int most_completions = 0;  // in a completion queue at one time
   int largest_queue = 0;     // size of the largest completion queue
@@ -42,12 +42,12 @@ struct Device {
   std::size_t resizes = 0;
   std::size_t inlined = 0,
               reported = 0;             // writes that were inline, or whose completion is reported
-  std::size_t registrations = 0;        // that exist
-  std::size_t registered = 0;           // that were ever made
+  std::size_t registrations = 0;        // registrations that exist now
+  std::size_t registered = 0;           // registrations that were ever made
   std::size_t relaxed = 0;              // of these, with relaxed ordering
   ibv_qp_attr to_receive{}, to_send{};  // attributes of the last queue pair that was connected
   std::uint16_t partition = 0;          // index that the last queue pair has
-  // What the test decides.
+  // Tests set these.
   int poll_result = 0;  // negative: the result of ibv_poll_cq
   bool can_resize = true;
   bool is_cut = false;                    // writes never complete

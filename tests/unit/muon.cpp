@@ -232,7 +232,7 @@ TEST_CASE("muon: weights approach their targets") {
 TEST_CASE("muon: a step with a gradient that is not finite changes nothing") {
   Run run, broken;
   broken.broken = std::numeric_limits<float>::infinity();
-  broken.last = run.last + 1;  // one of them is skipped
+  broken.last = run.last + 1;  // the broken step is skipped
   for (const atoll::MeshShape shape : {atoll::MeshShape{1, 1}, {2, 2}}) {
     const Weights weights = on_ranks(shape, broken);
     CHECK(weights == on_ranks(shape, run));

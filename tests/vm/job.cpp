@@ -135,8 +135,9 @@ std::string objects() {
   for (const char* const part : {"rxe0: ", " qp ", " mr ", " cq "}) {
     require(text.find(part) != std::string::npos, "output of rdma resource show: " + text);
   }
-  return text + fmt::format("descriptors {}",
-                            std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+  return text +
+         fmt::format("descriptors {}",
+                     std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
 
 void opens(Rank& self, const atoll::Mesh& mesh, int count) {

@@ -1,6 +1,6 @@
 // Test inputs with known results: small whole numbers whose partial sums over the ranks are exact
 // in the element type, in any order of summation. The values repeat with a prime period, so that a
-// block at a wrong offset shows. Pure functions.
+// block at a wrong offset is detected. Pure functions.
 #pragma once
 
 #include <cstddef>

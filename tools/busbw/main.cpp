@@ -197,7 +197,7 @@ int run_job(const Options& options, const busbw::CommandLine& command) {
   return status;
 }
 
-// Leaves standard output to the report, and prints everything else on standard error.
+// Keeps standard output for the JSON report, and prints everything else on standard error.
 void redirect_table(Options& options) {
   std::fflush(stdout);
   options.json = fmt::format("/dev/fd/{}", dup(STDOUT_FILENO));

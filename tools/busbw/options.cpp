@@ -37,7 +37,7 @@ double parse_limit(const std::string& text) {
   return limit;
 }
 
-// Turns a percentage into a share.
+// Turns a percentage such as "85%" into a share, "0.85".
 std::string as_share(const std::string& text) {
   double percent = 0;
   const bool is_percent =
@@ -45,7 +45,7 @@ std::string as_share(const std::string& text) {
   return is_percent ? fmt::format("{}", percent / 100) : text;
 }
 
-// Refuses the name of a file of another kind for a report in JSON.
+// The report is JSON, so the extension of another format is refused.
 std::string json_name(const std::string& file) {
   const std::string extension = std::filesystem::path(file).extension();
   const bool is_other = extension == ".csv" || extension == ".tsv" || extension == ".html";
@@ -283,7 +283,7 @@ void read_environment(Options& o) {
     o.wanted_busbw = parse_number(wanted, "NCCL_TESTS_MIN_BW");
 }
 
-// Completes the range of sizes, and checks values beside each other.
+// Completes the range of sizes, and checks that values fit together.
 void check(Options& o, const CLI::App& app) {
   if (app.count("-e") == 0) o.max_bytes = std::max(o.max_bytes, o.min_bytes);
   if (app.count("-b") == 0) o.min_bytes = std::min(o.max_bytes, o.min_bytes);
@@ -304,10 +304,13 @@ constexpr cli::ForeignName foreign_flags[] = {
     {"--json (or -J FILE.json)", "csv"},
     {"--json", "output format"},
     {"mpirun -n N", "np"},
-    {"--expect", "min-bw"},
+    {"--limit GB/s --expect SHARE", "min-bw min-bandwidth"},
+    {"-n", "iterations num-iters"},
+    {"-b", "minsize min-size"},
+    {"-e", "maxsize max-size"},
 };
 
-// A hint for the programs of nccl-tests, whose names are words here.
+// Returns a hint if an argument is the name of a collective or of an nccl-tests program.
 std::string collective_hint(const CLI::App& app) {
   for (std::string word : app.remaining()) {
     if (word.ends_with("_perf")) word.resize(word.size() - std::string_view("_perf").size());

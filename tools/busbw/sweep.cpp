@@ -266,7 +266,7 @@ Row Sweep::measure_row(const Call& call) {
   return row;
 }
 
-// Exchanges results once, after all measurements, so that the store is idle meanwhile.
+// Exchanges results once, after all measurements, so that the store is idle during them.
 Half Sweep::measure_half(const Call& call) {
   const Ceiling limit = ceiling_of(call);
   const Timing timing = time_batches(call);

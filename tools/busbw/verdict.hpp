@@ -1,4 +1,4 @@
-// Measures the bandwidth between all pairs of ranks, and finds what is slow. Finding is pure.
+// Measures the bandwidth between all pairs of ranks, and finds slow parts with pure functions.
 //
 // Entries inside hosts and entries between hosts are two classes. Each entry is compared with the
 // upper quartile of its class, which is a good entry as long as a quarter of them is good (one slow

@@ -39,8 +39,8 @@ void add_common_options(CLI::App& app, const std::string& features = {},
 // colon ("Examples:") becomes a section.
 std::string manual_page(const CLI::App& app, const Commands& commands = {});
 
-// Returns a script that completes commands, the names of options, and the values of options whose
-// type lists them, as words_type() writes it, also behind a comma. Other words are file names.
+// Returns a script that completes commands, names of options, and the values that words_type()
+// lists, also after a comma. It completes other words as file names.
 std::string bash_completion(const CLI::App& app, const Commands& commands = {});
 
 // Returns the function of zsh's completion system that does the same with the script for bash.
@@ -51,7 +51,7 @@ std::string words_type(const std::vector<std::string>& words);
 
 // --- config_file.cpp: files with the flags of a command line, as TOML (https://toml.io) ---
 
-// A flag of other programs and its counterpart: a flag, perhaps with a value, or another way.
+// A flag of other programs and its counterpart: a flag, perhaps with a value, or a program.
 struct ForeignName {
   std::string_view ours;
   // Names in lower case, with "-" between words and without hyphens in front, separated by spaces.
@@ -60,7 +60,7 @@ struct ForeignName {
 // Returns true if `word` is one of the words of `list`, which are separated by spaces.
 bool has_word(std::string_view list, std::string_view word);
 
-// If the command line has the option `typed`, the option `instead_of` of the file does not count.
+// If the command line has the option `typed`, the option `instead_of` of the file is ignored.
 struct Replaces {
   std::string_view typed, instead_of;
 };
@@ -85,6 +85,10 @@ void add_help(CLI::App& app, std::vector<std::string> common, Commands commands)
 // Returns the word of `words` that is most similar to `word`; "" if none is similar. The comparison
 // ignores case and leading hyphens, and treats "_" as "-".
 std::string nearest(std::string_view word, const std::vector<std::string>& words);
+
+// Returns "run.toml, line 3: " if `what` is about a flag and its value that stand in that line of the
+// file of --config; else "".
+std::string place_in_config(const CLI::App& app, std::string_view what);
 
 // Returns "; did you mean --lr?", "; use another program" or "" for a name that is no flag of the
 // app, with or without hyphens.

@@ -67,10 +67,15 @@ std::string extra(const CLI::App& app, const std::string& word, const std::strin
     return fmt::format("{}{}: there is no such flag{}", word.substr(0, word.find('=')), value,
                        hint(app, word, foreign));
   }
+  const std::string what = "unexpected argument: " + word;
   const bool is_config = app.get_option_no_throw("--config") != nullptr &&
                          std::ranges::any_of(std::array{".toml", ".yaml", ".yml"},
                                              [&](const char* end) { return word.ends_with(end); });
-  return "unexpected argument: " + word + (is_config ? ask("--config " + word) : "");
+  if (is_config) return what + ask("--config " + word);
+  const auto row = std::ranges::find_if(
+      foreign, [&](const ForeignName& one) { return has_word(one.theirs, plain(word)); });
+  const bool is_known = row != foreign.end() && !is_flag(std::string(row->ours));
+  return is_known ? fmt::format("{}; use {}", what, row->ours) : what;
 }
 
 // The refused word and the accepted words of "--flag: WORD not in {a,b}", the error of
@@ -96,7 +101,7 @@ bool has_word(std::string_view list, std::string_view word) {
 std::string nearest(std::string_view word, const std::vector<std::string>& words) {
   const std::string name = plain(word);
   std::string found;
-  // Two swapped letters count as two. Of a short name, only one letter may differ.
+  // A swap of two letters counts as two changes. A name of up to three letters may have one change.
   std::size_t least = name.size() <= 3 ? 2 : std::max(std::size_t{3}, name.size() / 3 + 1);
   for (const std::string& own : words) {
     const std::size_t letters = distance(name, plain(own));
@@ -121,7 +126,7 @@ std::string complaint(const CLI::App& app, const CLI::Error& error,
   }
   if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     const NotIn wrong = not_in(what);
-    return what + ask(nearest(wrong.word, wrong.words));
+    return place_in_config(app, what) + what + ask(nearest(wrong.word, wrong.words));
   }
   std::vector<std::string> lines;
   const std::vector<std::string> words = app.remaining();

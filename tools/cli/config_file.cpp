@@ -26,15 +26,15 @@ std::string toml_text(std::string_view value) {
   return out.str();
 }
 
-// Describes what is wrong with a line of the file.
-struct Wrong {
+// A line of the file, with its value or with what is wrong with it.
+struct Line {
   std::size_t line;
   std::string text;
 };
 
 template <class... Values>
 [[noreturn]] void refuse(std::size_t line, fmt::format_string<Values...> text, Values&&... values) {
-  throw Wrong{line, fmt::format(text, std::forward<Values>(values)...)};
+  throw Line{line, fmt::format(text, std::forward<Values>(values)...)};
 }
 
 bool is_flag(const CLI::Option& option) { return option.get_expected_min() == 0; }
@@ -45,8 +45,8 @@ std::string text_of(const toml::node& node, std::string_view name) {
   if (const auto* const flag = node.as_boolean()) return flag->get() ? "true" : "false";
   if (const auto* const integer = node.as_integer()) return std::to_string(integer->get());
   if (const auto* const number = node.as_floating_point()) return fmt::format("{}", number->get());
-  refuse(node.source().begin.line, "{} must be a text, a number, true, false or a list of these",
-         toml_text(name));
+  refuse(node.source().begin.line, "{} must be a text, a number, true, false or a list of these{}",
+         toml_text(name), node.is_table() ? ": write flags without tables such as [model]" : "");
 }
 
 bool is_given(const CLI::App& app, std::string_view name) {
@@ -76,7 +76,7 @@ class Reader final : public CLI::Config {
                            fmt::format("must be TOML: NAME = VALUE ({})", error.description())}});
     }
     std::vector<CLI::ConfigItem> lines;
-    std::vector<Wrong> wrong;
+    std::vector<Line> wrong;
     std::map<const CLI::Option*, std::string> names;  // by the flag that they set
     for (const auto& [key, node] : table) {
       try {
@@ -87,10 +87,12 @@ class Reader final : public CLI::Config {
           refuse(node.source().begin.line, "{} and {} are names of one flag: remove one of them",
                  toml_text(other->second), toml_text(key.str()));
         }
-        // The file is read after the command line.
+        // The file is read after the command line, so the options given there are known.
         const bool counts = !is_replaced(app_, replaces_, "--" + option->get_lnames().front());
+        if (counts && line.inputs.size() == 1)
+          lines_[line.name] = {node.source().begin.line, line.inputs[0]};
         if (counts && !line.inputs.empty()) lines.push_back(std::move(line));
-      } catch (Wrong& one) {
+      } catch (Line& one) {
         wrong.push_back(std::move(one));
       }
     }
@@ -100,14 +102,28 @@ class Reader final : public CLI::Config {
 
   std::string to_config(const CLI::App*, bool, bool, std::string) const override { return {}; }
 
+  std::string place_of(std::string_view what) const {
+    for (const auto& [name, line] : lines_) {
+      const std::string flag = "--" + name;
+      const auto at = what.find(flag);
+      const bool is_named = at != what.npos && what.find_first_of(" :=", at) == at + flag.size();
+      if (is_named && what.find(line.text, at + flag.size()) != what.npos)
+        return fmt::format("{}, line {}: ", files(), line.line);
+    }
+    return {};
+  }
+
  private:
-  CLI::ConversionError complaint_on(std::vector<Wrong> wrong) const {
-    std::ranges::sort(wrong, {}, &Wrong::line);
+  CLI::ConversionError complaint_on(std::vector<Line> wrong) const {
+    std::ranges::sort(wrong, {}, &Line::line);
     std::vector<std::string> lines;
-    for (const Wrong& one : wrong) lines.push_back(fmt::format("line {}: {}", one.line, one.text));
-    const auto files = app_.get_config_ptr()->as<std::vector<std::string>>();
-    return CLI::ConversionError(
-        fmt::format("--config {}: {}", fmt::join(files, ", "), fmt::join(lines, "\n  ")));
+    for (const Line& one : wrong) lines.push_back(fmt::format("line {}: {}", one.line, one.text));
+    return CLI::ConversionError(fmt::format("--config {}: {}", files(), fmt::join(lines, "\n  ")));
+  }
+
+  std::string files() const {
+    const auto all = app_.get_config_ptr()->as<std::vector<std::string>>();
+    return fmt::format("{}", fmt::join(all, ", "));
   }
 
   // Returns what is wrong with a name that the file cannot set.
@@ -151,9 +167,10 @@ class Reader final : public CLI::Config {
   const CLI::App& app_;
   std::span<const ForeignName> foreign_;
   std::span<const Replaces> replaces_;
+  mutable std::map<std::string, Line> lines_;  // line and value of each flag with one value
 };
 
-// Returns a number as text_of() returns it; nothing for other texts.
+// Returns the number in `text`, in the form of text_of(); nothing if it holds no number.
 std::optional<std::string> number_in(const std::string& text) {
   if (text.find_first_not_of("0123456789+-.eE") != std::string::npos) return std::nullopt;
   try {
@@ -164,7 +181,7 @@ std::optional<std::string> number_in(const std::string& text) {
   }
 }
 
-// Options whose type or default is a number hold numbers.
+// Returns a value in TOML: a number if the type or default of the option is one, else a string.
 std::string written(const CLI::Option& option, const std::string& value) {
   const bool is_number =
       option.get_type_name() == "FLOAT" || number_in(option.get_default_str()).has_value();
@@ -183,7 +200,7 @@ std::string value_of(const CLI::Option& option) {
 }
 
 std::string default_of(const CLI::Option& option) {
-  // A switch that has a name to turn it off is usually on.
+  // A switch that has a name to turn it off is on by default.
   if (is_flag(option)) return option.get_fnames().empty() ? "false" : "true";
   const std::string text = option.get_default_str();
   return option.get_items_expected_max() > 1 && text == "[]" ? text : written(option, text);
@@ -197,6 +214,11 @@ CLI::Option* add_config_option(CLI::App& app, std::span<const ForeignName> forei
   return app.set_config("--config", "",
                         "TOML file with a line NAME = VALUE for each flag, as --print-config "
                         "writes it; flags of the command line override it");
+}
+
+std::string place_in_config(const CLI::App& app, std::string_view what) {
+  const auto reader = std::dynamic_pointer_cast<Reader>(app.get_config_formatter());
+  return reader ? reader->place_of(what) : std::string();
 }
 
 std::string config_text(const CLI::App& app, std::span<const Replaces> replaces) {

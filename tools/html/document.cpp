@@ -6,14 +6,14 @@
 
 namespace html {
 
-// The text of report.html before and behind the place of the data, which the build generates.
+// The parts of report.html before and after the data, which the build generates.
 std::array<std::string_view, 2> template_parts();
 
 std::string document(const nlohmann::json& data) {
   const auto [before, behind] = template_parts();
   std::string page(before);
   for (const char letter : data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) {
-    // A '<' could end the element of the data, or begin a comment. JSON has it in texts only.
+    // A '<' could end the element of the data, or begin a comment. JSON has it only in strings.
     if (letter == '<') {
       page += "\\u003c";
     } else {

@@ -48,8 +48,8 @@ std::vector<Change> changes(const Job& job) {
   return all;
 }
 
-// Shards over `hosts`, and then twice as many, up to the number at which the job fits; 0 if none
-// does.
+// Returns the first of `hosts`, 2 * `hosts`, 4 * `hosts`, ... hosts over which the sharded job
+// fits; 0 if none does.
 int hosts_that_fit(Job job, int hosts) {
   constexpr int most_hosts = 1024;
   for (; hosts <= most_hosts; hosts *= 2) {
@@ -157,7 +157,7 @@ std::string other_mesh(const std::vector<Candidate>& found) {
 }
 
 const Candidate* with_spare_memory(const std::vector<Candidate>& found) {
-  // The mean error of predicted memory (tests/planner/field_runs.py) is a tenth.
+  // Predicted memory is off by a tenth on average, so a tenth stays free (field_runs.py).
   const auto other = std::ranges::find_if(
       found, [](const Candidate& candidate) { return used_share(candidate) <= 0.9; });
   return other == found.end() ? nullptr : &*other;

@@ -19,7 +19,7 @@
 namespace plan {
 namespace {
 
-// Returns the text with small letters (ASCII).
+// Returns the text in lower case (ASCII).
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text;
@@ -29,9 +29,10 @@ bool has(const std::string& text, std::string_view word) {
   return text.find(word) != std::string::npos;
 }
 
-// busbw of rings over the GPUs of one host, in GB/s, large sizes. A GB200 is a B200 by its links.
-// `nvls` is the rate of all_reduce in the switches, in bytes of the tensor: the busbw of 8 H200
-// (473 GB/s at 8 GiB) and of 8 B200 (846 at 16 GiB), divided by 1.75, which is 2 (n - 1) / n.
+// Bus bandwidths inside a host in GB/s, for large messages. `nvlink` is that of a ring over its
+// GPUs. A GB200 counts as a B200, whose links it has. `nvls` is the rate of all_reduce in the
+// switches, in bytes of the tensor: the busbw of 8 H200 (473 GB/s at 8 GiB) and of 8 B200 (846 at
+// 16 GiB), divided by 1.75, which is 2 (n - 1) / n.
 struct Inside {
   std::string_view gpu;
   double links;  // GB/s of all links by the data sheet, in one direction
@@ -144,13 +145,13 @@ std::optional<Network> network_of(const std::string& text) {
     for (std::size_t at = inter.find(times); at != inter.npos; at = inter.find(times))
       inter.replace(at, times.size(), "x");
   }
-  constexpr int most_nics = 72;  // those of a rack of GB200
+  constexpr int most_nics = 72;  // the NICs of a GB200 rack
   Network network;
   network.tcp = has(inter, "tcp") || has(inter, "socket") || has(inter, "gbe") ||
                 (has(inter, "ethernet") && !has(inter, "roce"));
   static const std::regex several("(^|[ ,;:(/])([0-9]{1,3}) ?(?:x(?!dr)|(?=xdr))");
   if (const auto found = take(inter, several); !found.empty()) network.nics = std::stoi(found[2]);
-  // "400g", "400 Gb/s" and "3.2t" are bits; "ndr200" is a part of a port.
+  // "400g", "400 Gb/s" and "3.2t" are rates; the number in "ndr200" is the rate of a split port.
   static const std::regex rate("([0-9]{1,5}(?:\\.[0-9]+)?) ?(t|g)");
   static const std::regex part("[exhnf]dr ?([0-9]{2,4})");
   if (const auto found = take(inter, rate); !found.empty()) {
@@ -192,7 +193,7 @@ Network joined_nics(Network network, int gpus) {
 std::uint64_t memory_in(const std::string& gpu) {
   std::smatch match;
   static const std::regex size("([0-9]{2,3}) ?gb");
-  // The size in the name of a GH200 is that of its CPU.
+  // In the name of a GH200, the size is that of the CPU's memory.
   if (!std::regex_search(gpu, match, size) || has(gpu, "gh200")) return 0;
   // Programs get about 1.2 % less than the name says.
   return static_cast<std::uint64_t>(0.988 * std::stod(match[1]) * (std::uint64_t{1} << 30));
@@ -214,12 +215,15 @@ double ring_of_host(const atoll::Topology& topology, const std::string& host) {
   return rate.is_assumed ? 0 : rate.gbyte_s / 0.8;
 }
 
-// The GPU of the table, or any other of which all figures are given, with the figures given.
+// The GPU of the table, or one whose figures `text` gives in full. Given figures take precedence.
 atoll::ComputeModel compute_of(const ClusterText& text) {
   const bool known = has_model(text.gpu);
   if (!known && (text.peak_tflops == 0 || text.memory_gib == 0 || text.memory_gbyte_s == 0)) {
     const auto names = atoll::compute_model_names();
-    const std::string near = cli::nearest(text.gpu, names);
+    const auto longer = std::ranges::find_if(names, [&](const std::string& name) {
+      return !text.gpu.empty() && lower(name).starts_with(lower(text.gpu));
+    });
+    const std::string near = longer != names.end() ? *longer : cli::nearest(text.gpu, names);
     train::fail(atoll::ErrorCode::not_found,
                 "unknown GPU \"{}\"{}; known are {}; any other GPU needs --peak, --memory and "
                 "--bandwidth",
@@ -247,7 +251,7 @@ atoll::ComputeModel compute_of(const ClusterText& text) {
   return model;
 }
 
-// Sets the links inside a host from the texts in small letters.
+// Sets the links inside a host. `gpu` and `intra` are in lower case.
 void set_inside(KnownCluster& known, const ClusterText& text, const std::string& gpu,
                 const std::string& intra) {
   Cluster& cluster = known.cluster;

@@ -11,8 +11,8 @@ namespace plan {
 
 struct ClusterText {
   std::string gpu{};  // name of the GPU: "H100", "NVIDIA A100-SXM4-80GB"
-  // The published figures of a GPU that the table does not have, or that differ from the table; 0:
-  // as in the table.
+  // Published figures of a GPU that the table lacks, or that replace figures of the table; 0: the
+  // figure of the table.
   double peak_tflops = 0;     // dense products in the type of the job
   double memory_gib = 0;      // what programs get
   double memory_gbyte_s = 0;  // bandwidth of the memory
@@ -31,7 +31,7 @@ struct ClusterText {
 
 struct KnownCluster {
   Cluster cluster{};
-  std::vector<std::string> unknown{};  // texts that were not understood; a usual value stands in
+  std::vector<std::string> unknown{};  // texts that were not understood; defaults replace them
 };
 
 // Whether the table of GPUs has this GPU.

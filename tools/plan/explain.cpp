@@ -16,8 +16,9 @@ namespace {
 
 namespace fsdp = atoll::fsdp;
 
-// Estimates. Relative differences below `noise` are errors of a prediction. More exposed time than
-// expected is no sign of a slow fabric below `little_exposed` of the step.
+// Estimates. Relative differences below `noise` count as errors of the prediction. Unexpected
+// exposed time below the share `little_exposed` of a step does not count as a sign of a slow
+// fabric.
 constexpr double noise = 0.1;
 constexpr double little_exposed = 0.03;
 
@@ -113,8 +114,8 @@ void fabric_causes(const Job& job, Explanation& result) {
   add(std::move(causes), seconds, result);
 }
 
-// On one host, more exposed time than expected lies in the links between its ranks, or in ranks
-// that wait for each other.
+// On one host, slow links between its ranks, or ranks that wait for each other, explain more
+// exposed time than expected.
 void intra_host_cause(const Job& job, const Measurement& measured, const StepTimes& times,
                       Explanation& result) {
   if (job.cluster.hosts > 1 || !measured.exposed_s || job.ranks() == 1 ||
@@ -207,7 +208,7 @@ void data_causes(const Measurement& measured, Explanation& result) {
 void split_exposed(const Job& job, Explanation& result) {
   if (result.expected_exposed_s <= 0) return;
   Job few = job;
-  // More micro batches hardly change the shares.
+  // The shares hardly change with more micro batches, so at most 4 are simulated.
   few.micro_batches = std::min(few.micro_batches, 4);
   const LaneTimes lanes = lanes_of(simulate(few, {.trace = true}).trace);
   const double all = lanes.exposed_gather + lanes.exposed_reduce + lanes.exposed_replicate;
@@ -229,13 +230,13 @@ std::optional<double> slowdown_of(const Job& job, const Measurement& measured,
 }
 
 // Finds the fabric that explains the measured step, if that takes longer than the explained one.
-// `real` is the job with compute as slow as it was.
+// In `real`, compute is as slow as measured.
 void explain_fabric(const Job& job, const Job& real, const Measurement& measured,
                     const StepTimes& times, Explanation& result) {
   if (job.cluster.hosts == 1 || times.unexplained <= little_exposed * times.measured ||
       times.measured <= (1 + noise) * times.explained)
     return;
-  // With measured exposed communication, both the rate and the slowdown are found.
+  // With measured exposed communication, the search also finds the slowdown of compute.
   std::optional<double> compute_s;
   if (measured.exposed_s) compute_s = result.measured_compute_s;
   const auto rate = rate_for(compute_s ? job : real, times.measured, compute_s);

@@ -37,8 +37,8 @@ struct Explanation {
   double measured_data_s = 0;    // time that compute waits for data; 0 in a prediction
   double measured_launch_s = 0;  // time in which the CPU enqueues a step; 0 if unknown
   double slowdown = 1;           // measured time of compute over expected time
-  // GB/s between hosts with which the prediction meets the measured step. Nothing if the fabric
-  // explains nothing. `health` is the share of the rate of a healthy fabric that this is.
+  // GB/s between hosts with which the prediction meets the measured step. Empty if the fabric is
+  // not the cause. `health` is this rate divided by that of a healthy fabric.
   std::optional<double> busbw{};
   double health = 1;
   std::vector<Cause> causes{};  // in descending order of their seconds
@@ -46,7 +46,7 @@ struct Explanation {
   std::string caveat{};         // what the measurement cannot tell apart; "" if nothing
 };
 
-// Returns the GB/s of a host below which `holds` returns true, by bisection on a scale of logarithms
+// Returns the GB/s of a host below which `holds` returns true, by bisection on a logarithmic scale
 // up to the rate of a healthy fabric. Nothing if it is false even at a thousandth of that rate.
 std::optional<double> rate_below_which(const atoll::FabricModel& fabric, int rounds,
                                        const std::function<bool(double)>& holds);

@@ -68,7 +68,8 @@ void declare_job(CLI::App& app, Flags& f) {
          "micro batches of a rank in a step (gradient accumulation), without --global-batch")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--dtype", f.dtype,
-                 "bf16 or f32, for parameters and activations, or auto: both are tried")
+                 "bf16 or f32, for parameters and activations, or auto: both are tried; default: "
+                 "bf16, with --gpu CPU f32")
       ->check(own_words("--dtype"))
       ->check(CLI::IsMember({"bf16", "f32", "auto"}));
   app.add_flag("--fp8", f.fp8,
@@ -141,8 +142,8 @@ void declare_cluster(CLI::App& app, Flags& f) {
       ->default_str("1");
   app.add_option(
          "--gpus-per-host", f.gpus_per_host,
-         "GPUs of a host; default: 8 (1 for --measure), or that of --topology, or of --machine "
-         "for CPUs")
+         "GPUs of a host, or CPU ranks; default: as in --topology or --machine, else 8 (1 for "
+         "--measure)")
       ->check(CLI::Range(0, 256))
       ->default_str("8");
   app.add_option(
@@ -217,7 +218,7 @@ void declare_results(CLI::App& app, Flags& f) {
   app.add_flag("--quiet", f.quiet, "show no progress of a long search or measurement");
 }
 
-// Flags that have no effect beside each other.
+// Excludes combinations in which one flag has no effect.
 void exclude(CLI::App& app) {
   const auto alone = [&](const char* flag, std::initializer_list<const char*> others) {
     for (const char* other : others) app.get_option(flag)->excludes(app.get_option(other));

@@ -45,16 +45,15 @@ struct Flags {
 // must live as long as `app`.
 void declare(CLI::App& app, Flags& flags);
 
-// Throws Error(invalid_argument) for values that have no effect beside each other, or that need one
-// another.
+// Throws Error(invalid_argument) for values that exclude each other or need another flag.
 void check(const Flags& flags);
 
-// --- foreign.cpp: what other programs call flags and their values, and numbers with units ---
+// --- foreign.cpp: other programs' names of flags and values, and numbers with units ---
 
-// Flags of trainers and of launchers, and what has their place here.
+// Flags of trainers and of launchers, each with its counterpart here.
 std::span<const cli::ForeignName> foreign_flags();
 
-// A check that names the word of this program for the word of another one.
+// A check that refuses another program's word for a value, and names the word used here.
 cli::Check own_words(std::string_view flag);
 
 // A transform() of CLI11: turns "1.5T" into a number. The names of units are in lower case.

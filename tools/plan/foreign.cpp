@@ -1,5 +1,5 @@
-// The names that other programs give to flags and values, with our names for them, and the reading
-// of numbers with units.
+// The names that other programs give to flags and values, with the names here, and the reading of
+// numbers with units.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -26,8 +26,10 @@ constexpr cli::ForeignName flags_of_others[] = {
     {"--recompute", "activation-checkpoint ac"},
     {"--recompute full", "gradient-checkpointing activation-checkpointing"},
     {"--model", "model-name-or-path"},
+    {"--model (or --layers --hidden --heads --kv-heads --ffn)", "params parameters model-size"},
     {"--gpu", "gpu-type device-type"},
-    {"--growth (tokens/s by hosts)", "target-tokens-per-s target-throughput"},
+    {"--growth (tokens/s by hosts)",
+     "target-tokens-per-s target-throughput tokens-per-second tokens-per-s throughput"},
     {"--strategy", "zero-stage zero fsdp fsdp-sharding-strategy sharding-strategy"},
     {"--dtype", "precision mixed-precision torch-dtype"},
     {"--dtype bf16", "bf16 fp16"},

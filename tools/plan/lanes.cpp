@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-// Adds a span of a row. `label` of a wait begins with the lane that the compute stream waits for.
+// Adds a span of a row. `label` of a wait begins with the name of the collective stream that the
+// compute stream waits for.
 void add(LaneTimes& times, std::string_view row, bool waits, std::string_view label,
          double seconds) {
   if (row.starts_with("gather")) {

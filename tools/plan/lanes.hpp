@@ -1,5 +1,5 @@
-// Seconds of a step by lane and kind of work, of a predicted step and of a trace that atoll-train
-// wrote, so that both can be compared line by line.
+// Seconds of a step by kind of work and by stream (lane), of a predicted step and of a trace that
+// atoll-train wrote, so that both can be compared line by line.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 namespace plan {
 
 // Means over ranks and steps. `gather`, `reduce` and `replicate` are the times in which a
-// collective of this lane runs. They include the exposed times.
+// collective runs on the stream of that name. They include the exposed times.
 struct LaneTimes {
   double forward = 0, backward = 0, other = 0;  // seconds of work on the compute stream
   double exposed_gather = 0, exposed_reduce = 0, exposed_replicate = 0;

@@ -63,7 +63,9 @@ train::ModelConfig named_model(const Flags& f) {
   const std::string near = cli::nearest(f.model, presets());
   train::require(train::is_preset(f.model) || near.empty() || f.model.find('/') != f.model.npos ||
                      std::filesystem::exists(f.model),
-                 "--model {}: there is no such preset or file; did you mean {}?", f.model, near);
+                 "--model {}: there is no such preset or file; did you mean {}? Any other shape: "
+                 "--layers --hidden --heads --kv-heads --ffn",
+                 f.model, near);
   train::ModelConfig model = train::find_model(options, f.vocab).config;
   if (f.vocab > 0) model.vocab = f.vocab;
   train::validate(model);
@@ -93,7 +95,7 @@ train::ModelConfig model_of(const Flags& f) {
   return model;
 }
 
-// The cluster of --topology, or a usual one, with what other flags say.
+// Returns the cluster of --topology, or a default one, as changed by other flags.
 plan::ClusterText cluster_text(const Flags& f) {
   plan::ClusterText text =
       f.topology.empty() ? plan::ClusterText() : plan::read_topology(f.topology);
@@ -162,7 +164,7 @@ void use_machine(const Flags& f, const plan::MeasuredMachine& machine, plan::Clu
   const bool alike = machine.ranks == cluster.ranks_per_host ||
                      machine.ranks == cluster.hosts * cluster.ranks_per_host;
   if (!machine.gpu.empty() || alike) return;
-  // The file has the share of a process in the memory of the machine.
+  // The file has one process's share of the memory, so it is converted to the share of a rank.
   cluster.compute.memory_bytes = machine.memory_bytes * static_cast<std::uint64_t>(machine.ranks) /
                                  static_cast<std::uint64_t>(cluster.ranks_per_host);
   fmt::print(
@@ -278,8 +280,8 @@ void adopt(Flags& f, const plan::PastRun& past, const CLI::App& app) {
   }
 }
 
-// A preset has the vocabulary of the run's tokenizer, which follows from the number of parameters.
-// Other dimensions may differ by as many parameters, so they must not have been changed.
+// Gives a preset the vocabulary of the run's tokenizer, which the number of parameters determines.
+// Changed dimensions would change that number as well, so the preset then stays as it is.
 void adopt_vocabulary(const plan::PastRun& past, const Flags& f, train::ModelConfig& model) {
   constexpr std::int64_t most_ids = 1 << 20;
   const bool is_changed = f.layers + f.hidden + f.heads + f.kv_heads + f.ffn > 0;
@@ -320,7 +322,7 @@ void explain(const Flags& f, const plan::PastRun& past, const std::vector<plan::
              plan::to_text(plan::lanes_of(plan::simulate(job, {.trace = true}).trace), lanes));
 }
 
-// The most hosts whose ranks divide the global batch, as the end of a sentence.
+// The largest smaller number of hosts whose ranks divide the global batch, as part of a sentence.
 std::string hosts_text(const Flags& f, const plan::Job& job) {
   const std::int64_t of_host =
       job.cluster.ranks_per_host * std::max<std::int64_t>(1, f.micro_batch);
@@ -352,7 +354,7 @@ void run(Flags& f, const CLI::App& app) {
                  "--busbw {}: the NICs of a host have only {} GB/s", f.cluster.busbw, wire);
   plan::SearchSpace space = space_of(f);
   const bool explains = !f.explain.empty() || !f.trace.empty() || f.measured > 0;
-  // The mesh that the trainer plans if it is given none.
+  // The mesh that the trainer plans without --mesh.
   if (explains && f.mesh.empty() && f.strategy.starts_with("hybrid") && job.cluster.hosts > 1)
     space.meshes = {{job.cluster.hosts, job.cluster.ranks_per_host}};
   const auto assumptions = plan::assumptions(job, f);
@@ -400,6 +402,9 @@ int main(int argc, char** argv) {
   try {
     plan::declare(app, flags);
     app.parse(argc, argv);
+    const bool is_cpu = plan::has_model(flags.cluster.gpu) &&
+                        atoll::find_compute_model(flags.cluster.gpu).name == "CPU";
+    if (is_cpu && app.count("--dtype") == 0) flags.dtype = "f32";
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {

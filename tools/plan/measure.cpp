@@ -116,7 +116,7 @@ Measured operations(const Job& job, const MeasureOptions& options, atoll::World&
   return result;
 }
 
-// Rates in GB/s of the library's kernels, by the bytes that simulated devices count.
+// Returns the kernels' rates in GB/s, with the bytes that simulated devices count for each kernel.
 json kernels(const atoll::Device& device) {
   atoll::Stream stream = device.stream({.name = "kernels"});
   constexpr std::uint64_t n = std::uint64_t{4} << 20;
@@ -144,7 +144,7 @@ std::int64_t memory_of_rank(int ranks) {
   return static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE) / ranks;
 }
 
-// Processes that measure at once have a GPU each.
+// Gives each of the processes that measure at the same time a GPU of its own.
 void choose_gpu(int rank) {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   std::string gpu = std::to_string(rank);
@@ -180,7 +180,7 @@ std::string measure_here(const Job& job, const MeasureOptions& options, int rank
   const double peak_s = std::min(1.0, options.seconds);
   result["peak_f32"] = machine.matrix_peak(world, atoll::DType::f32, peak_s);
   result["peak_bf16"] = machine.matrix_peak(world, atoll::DType::bf16, peak_s);
-  // AdamW reads and writes weights and both moments, and reads gradients.
+  // AdamW reads and writes weights and both moments, reads gradients, and writes a 16-bit copy.
   const double moment = job.moments == atoll::DType::f32 ? 4 : 2;
   const double low = job.dtype == atoll::DType::f32 ? 0 : 2;
   const double bytes = 2 * (4 + 2 * moment) + 4 + low;

@@ -152,13 +152,15 @@ std::string command(const char* purpose, const Candidate& candidate, const Flags
   const bool is_changed = f.layers + f.hidden + f.heads + f.kv_heads + f.ffn > 0;
   if (!prediction.fits || is_changed || job.framework != train::simulated::Framework::atoll)
     return {};
-  // A preset has as many ids as the tokenizer, which the data may not name.
+  // A preset takes the vocabulary of the tokenizer, which text files do not name.
   std::string text = fmt::format(
-      "{}: mpirun -n {} --bind-to none atoll-train --model {} --strategy {} --mesh {}x{} --seq {} "
+      "{}: mpirun -n {} --bind-to none {}atoll-train --model {} --strategy {} --mesh {}x{} --seq "
+      "{} "
       "--micro-batch {} --global-batch {} --recompute {} --data FILE{}",
-      purpose, job.ranks(), f.model, fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard,
-      job.seq, job.micro_batch, job.ranks() * job.micro_batch * job.micro_batches,
-      name(job.recompute), train::is_preset(f.model) ? " --tokenizer TOKENIZER" : "");
+      purpose, job.ranks(), job.cluster.is_cpu() ? "--oversubscribe " : "", f.model,
+      fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard, job.seq, job.micro_batch,
+      job.ranks() * job.micro_batch * job.micro_batches, name(job.recompute),
+      train::is_preset(f.model) ? " --tokenizer TOKENIZER" : "");
   if (job.model.adapters.rank > 0) text += fmt::format(" --lora-rank {}", job.model.adapters.rank);
   // The default of atoll-train is f32 on CPUs and bf16 on GPUs.
   if ((job.dtype == atoll::DType::f32) != job.cluster.is_cpu())

@@ -14,7 +14,7 @@ namespace plan {
 // Warns on standard error of curves that no collective of a candidate uses.
 void warn_of_curves(const std::vector<std::string>& curves, const std::vector<Candidate>& found);
 
-// Warns on standard error of operations that --machine has no time for, in the lines of the table.
+// Warns on standard error if --machine has no time for an operation of a candidate in the table.
 void warn_of_guesses(const std::vector<Candidate>& found, const Flags& flags);
 
 // The assumptions behind the predictions of a job, under the keys that --json uses: GPU, links and
@@ -32,9 +32,9 @@ struct Findings {
   std::vector<std::string> remarks{};
 };
 
-// Those of remarks_on(), that strategies ignore --mesh, and the command lines that train with the
-// first candidate and with one that has memory to spare, unless it does not fit, for another
-// framework, or if flags change the model.
+// Returns remarks_on(), the strategies that ignore --mesh, and the command lines that train with
+// the first candidate and with one that has memory to spare. There is no command line if the
+// candidate does not fit, for another framework, or if flags change the model.
 std::vector<std::string> remarks(const std::vector<Candidate>& found, const Flags& flags);
 
 // Prints the table, and what the flags ask for: the growth over hosts, hours and cost.
@@ -75,7 +75,7 @@ std::string other_mesh(const std::vector<Candidate>& found);
 // changes that do so together, or the number of hosts on which the job fits.
 std::vector<std::string> savings(const Job& job, const Prediction& prediction);
 
-// All of these that apply.
+// Returns the results of the functions of advice.cpp as remarks, without empty ones.
 std::vector<std::string> remarks_on(const std::vector<Candidate>& found);
 
 // The candidate that needs the least memory, and the number of hosts on which it fits: the fewest

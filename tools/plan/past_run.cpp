@@ -61,8 +61,8 @@ Measurement measurement(const json& metrics, const fs::path& file) {
           .is_atoll = true};
 }
 
-// The ranks of each host, or of each island that --islands makes. All hosts must have
-// the same number of ranks.
+// Reads the number of hosts, or of the islands of --islands, and the ranks of each. All hosts must
+// have the same number of ranks.
 void read_hosts(const train::JsonReader& args, RunSettings& settings) {
   const std::int64_t ranks = args.integer_in("world_size", 1, most_past_ranks);
   std::vector<std::size_t> of_host;

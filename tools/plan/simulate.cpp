@@ -22,8 +22,8 @@ namespace {
 namespace fsdp = atoll::fsdp;
 using train::require;
 
-// How fast the updates of a step run beside the next one follows from the time of the step before,
-// so two steps warm up.
+// Updates of a step run during the next one, at a speed that follows from the time of the step
+// before. So two steps warm up.
 constexpr int warmup_steps = 2;
 // All passes of a step but the first and the last take the same time. So the time of a step with
 // many passes follows from the times of steps with these two numbers of passes.
@@ -42,7 +42,7 @@ fsdp::Options engine_options(const Job& job, const atoll::Device& device) {
   options.strategy = job.strategy;
   options.precision = {.param = job.dtype,
                        .reduce = adds_in_16_bits(job) ? atoll::DType::f32 : job.reduce_dtype};
-  // A tied head uses its own unit and the unit of the embedding at the same time.
+  // A tied head uses its own unit and that of the embedding at once, so one more is gathered ahead.
   options.prefetch = job.prefetch + (job.model.tied ? 1 : 0);
   options.reduce_buffers = job.reduce_buffers;
   options.device = device;
@@ -196,7 +196,7 @@ class Rank {
   std::optional<fsdp::Pass> next_pass_;  // the next pass, which may begin before its step
 };
 
-// The copies in fp8 of the largest group of linear layers: gate and up, in backward.
+// Bytes of the fp8 copies for the largest group of linear layers: gate and up, in backward.
 std::uint64_t fp8_bytes(const Job& job) {
   if (!job.fp8) return 0;
   const std::int64_t tokens = job.micro_batch * job.seq;
@@ -254,7 +254,7 @@ void extend(const Job& job, const Prediction& few, Prediction& most) {
 }
 
 Prediction measure(Rank& rank, const Job& job, bool trace) {
-  // The updates of the previous step run beside the traced step.
+  // Updates of the previous step run during the traced step, so recording begins before that step.
   if (trace) rank.engine().scheduler().set_recording(atoll::Recording::work);
   const bool extends = job.micro_batches > most_passes && !trace;
   const int passes = extends ? few_passes : job.micro_batches;

@@ -19,7 +19,7 @@ struct Prediction {
   double compute_s = 0;        // part of a step in which compute runs
   double exposed_s = 0;        // part of a step in which compute waits for communication
   double communication_s = 0;  // part of a step in which a collective runs
-  std::uint64_t bytes = 0;     // memory of a rank, with what libraries take
+  std::uint64_t bytes = 0;     // memory of a rank, including that of libraries
   atoll::fsdp::MemoryPlan memory{};
   bool fits = true;
   // Operations for which a measured machine has no time. Times of the general model stand in.

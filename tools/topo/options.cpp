@@ -206,7 +206,7 @@ bool is_picture_name(const std::string& file) {
   return extension == ".svg" || extension == ".png" || extension == ".pdf";
 }
 
-// As with lstopo, the name of a picture without -o is the file to write.
+// If -o is missing and the last input names a picture, that name is the output file, as in lstopo.
 void take_picture_name(Options& options) {
   if (!options.output.empty() || options.from.empty() || !is_picture_name(options.from.back()))
     return;
@@ -259,11 +259,14 @@ void check(const Options& options) {
 }
 
 constexpr cli::ForeignName foreign_flags[] = {
-    {"--format", "of output-format"},
+    {"--format (of a picture: -o FILE.png)", "of output-format"},
     {"--format matrix", "csv topo m"},
     {"--from (a file or a machine of the catalog)", "input i"},
     {"--cluster", "machine preset"},
-    {"--doctor", "check diagnose"},
+    {"--doctor", "check diagnose doctor"},
+    {"-v (beside --doctor)", "all"},
+    {"--format tree (I/O devices are always shown)",
+     "no-io whole-io whole-system io ps merge filter"},
     {"--format env", "nccl-env env-vars"}};
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace topo {
 
 // Options of --top.
 struct TopOptions {
-  std::optional<std::string> address;  // host:port of the job; "": ATOLL_ADDR
+  std::optional<std::string> address;  // host:port of the job; "": the value of ATOLL_ADDR
   std::string token_file;
   double interval = 1;  // seconds between two tables
   int count = 0;        // number of tables; 0: until the job ends
@@ -22,7 +22,7 @@ struct TopOptions {
 struct Options {
   // Options that select the machine.
   std::vector<std::string> from;
-  std::vector<std::string> bare;  // values of `from` that stood without the flag
+  std::vector<std::string> bare;  // values of `from` given as positional arguments
   std::vector<std::string> cluster;
   std::string fabric;
   std::string host;

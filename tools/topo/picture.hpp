@@ -1,4 +1,4 @@
-// Pictures in forms that the inspector does not draw itself.
+// Writes PNG and PDF files, for which it converts the SVG that the inspector draws.
 #pragma once
 
 #include <string>

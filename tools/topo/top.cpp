@@ -35,7 +35,7 @@ std::string token_of(const TopOptions& options, const atoll::Config& config) {
   return token;
 }
 
-// Terminal codes: switch to the second screen and hide the cursor; show the cursor and return.
+// `enter` switches a terminal to its alternate screen and hides the cursor; `restore` undoes both.
 constexpr std::string_view enter = "\x1b[?1049h\x1b[?25l";
 constexpr std::string_view restore = "\x1b[?25h\x1b[?1049l";
 
@@ -46,8 +46,8 @@ extern "C" void leave_screen(int) {
   ::_exit(exit_ended);
 }
 
-// Standard output. On a terminal each text replaces the last one; other output gets one text after
-// the other. SIGINT and SIGTERM restore the terminal and end the program, but never inside a text.
+// Standard output. On a terminal each text replaces the one before; otherwise texts are appended.
+// SIGINT and SIGTERM restore the terminal and end the program, but never while a text is written.
 class Screen {
  public:
   explicit Screen(bool in_place) : in_place_(in_place) {
@@ -114,7 +114,7 @@ int watch(const TopOptions& options, const atoll::Config& config) {
   } catch (const atoll::Error& error) {
     const bool has_failed =
         error.code() == atoll::ErrorCode::aborted || error.code() == atoll::ErrorCode::peer_lost;
-    // Other errors do not tell the state of the job, for example if rank 0 is stopped.
+    // Other errors leave open whether the job has failed: rank 0 may only be suspended.
     if (!has_failed) throw;
     last = fmt::format("the job has failed: {}", error.what());
     status = exit_failed;

@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t most_rows = 40;    // most rows of a table if there is no terminal
-constexpr std::size_t most_waited = 5;   // ranks that the head of the table names
+constexpr std::size_t most_rows = 40;    // maximum number of table rows if there is no terminal
+constexpr std::size_t most_waited = 5;   // maximum number of ranks that the head names
 constexpr double shortest_wait = 0.005;  // seconds; shorter waits happen in every job
 
 std::string_view state_name(atoll::ObservedRank::State state) {

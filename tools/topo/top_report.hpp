@@ -16,7 +16,7 @@ struct Limits {
   int columns = 0;
 };
 
-// The answers of the ranks now and for the last table. Bandwidths follow from the difference.
+// The answers of the ranks, now and at the previous table. Their differences give the bandwidths.
 struct View {
   const std::string& address;
   const std::vector<atoll::ObservedRank>& ranks;
@@ -27,7 +27,7 @@ std::string table_of(const View& view, const Limits& limits);
 std::string json_of(const View& view);
 std::string json_of(const std::string& end);  // the last line: the reason for the end
 
-// --- top.cpp ---
+// --- Defined in top.cpp ---
 
 // Prints what the ranks do until the job ends, the requested number of times is reached, or the
 // user interrupts. Returns the exit status: 0, or 1 if the job has failed. Throws the errors of

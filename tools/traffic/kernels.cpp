@@ -1,5 +1,5 @@
-// Highway compiles this file for each instruction set and chooses the best one at run time. The
-// kernels read and write every array once, all arrays in lockstep, without waiting.
+// Highway compiles this file for each instruction set and chooses the best one at run time. A
+// kernel passes once over all of its arrays in lockstep, and does not synchronize with others.
 #include "traffic/kernels.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Kernels that copy and sum memory without communication. atoll-busbw and tests/bench measure their
-// limits with them. Independent of atoll.
+// Kernels that copy and sum memory without communication. atoll-busbw and tests/bench measure with
+// them how fast the memory of the machine is. Independent of atoll.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,7 @@
 #include "commands.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <initializer_list>
@@ -19,7 +21,7 @@ bool is_word(const std::vector<std::string>& words, std::size_t at) {
   return at < words.size() && !words[at].starts_with('-');
 }
 
-// The flags for a model or a run. `first` is the link in a results folder that counts first.
+// The flags for `word`, a model or a run. A run's link `first` precedes its last checkpoint.
 std::vector<std::string> flags_of(const std::string& word, const char* first) {
   std::error_code ignored;
   const fs::path place = fs::absolute(fs::path(word) / "", ignored).parent_path();
@@ -29,10 +31,17 @@ std::vector<std::string> flags_of(const std::string& word, const char* first) {
     const fs::path config = config_of_checkpoint(checkpoint);
     if (!config.empty()) return {"--config", config, "--resume", checkpoint};
   }
-  return {word.ends_with(".safetensors") ? "--init" : "--model", word};
+  const bool is_file = word.ends_with(".safetensors");
+  if (!is_model && !is_file && !fs::exists(place, ignored) &&
+      fs::exists(place.parent_path() / "steps.jsonl", ignored)) {
+    throw WrongUsage{
+        fmt::format("{}: this run has no such checkpoint: use {}, or run with --keep-best", word,
+                    fs::path(word).parent_path().string())};
+  }
+  return {is_file ? "--init" : "--model", word};
 }
 
-// Whether an evaluation or an export reads this flag of a run's file. It may run on other machines.
+// Whether evaluate and export keep this flag of the run's config.toml, maybe on another machine.
 bool is_used(const Flag& flag, Mode mode) {
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
     return std::ranges::find(names, flag.name()) != names.end();
@@ -65,10 +74,19 @@ std::vector<std::string> in_flags(std::vector<std::string> words, Mode mode) {
   std::vector<std::string> flags =
       exports ? std::vector<std::string>{"--steps", "0"} : std::vector<std::string>{"--evaluate"};
   std::size_t used = 2;
+  const auto model = std::ranges::find(words, "--model");
+  if (!exports && !is_word(words, used) && words.end() - model > 1) {  // the flag names a run, too
+    std::rotate(words.begin() + 2, model + 1, model + 2);
+    words.erase(std::ranges::find(words, "--model"));
+  }
   if (is_word(words, used)) {
     const auto place = flags_of(words[used++], exports ? "checkpoint" : "best");
     flags.insert(flags.end(), place.begin(), place.end());
     if (exports && is_word(words, used)) {
+      if (fs::exists(fs::path(words[used]) / "steps.jsonl")) {
+        throw WrongUsage{
+            fmt::format("{}: this is the folder of a run: name a new folder", words[used])};
+      }
       flags.insert(flags.end(), {"--export", words[used++]});
     }
   }
@@ -96,7 +114,7 @@ std::vector<cli::Replaces> replaced_flags(Mode mode) {
   for (const Flag& flag : flags()) {
     if (!is_used(flag, mode)) all.push_back({typed, flag.name()});
   }
-  // Limits that were meant for the data of the run.
+  // A new --data also replaces these flags, because they limit the data of the run.
   for (const char* limit : {"--samples", "--eval-data", "--eval-split", "--data-type"}) {
     all.push_back({"--data", limit});
   }

@@ -1,4 +1,4 @@
-// Variables of the environment, the folder of caches that they name, and the name of the host.
+// Reads environment variables, the folder for the user's caches, and the name of the host.
 #pragma once
 
 #include <unistd.h>
@@ -24,7 +24,7 @@ inline bool is_first_rank() {
   return true;
 }
 
-// "" if the machine does not tell it.
+// The name of this host; "" if it cannot be read.
 inline std::string host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "";

@@ -24,18 +24,18 @@ constexpr cli::ForeignName flags_of_others[] = {
     {"--checkpoint-every (a number of steps)", "save-strategy"},
     {"--clip", "max-grad-norm gradient-clipping training.max-norm clip-grad grad-clip"},
     {"--config", "job.config-file"},
-    {"--data", "dataset dataset-name train-file datasets training.dataset"},
+    {"--data", "dataset dataset-name data-path train-file datasets training.dataset"},
     {"--device cpu", "no-cuda use-cpu"},
     {"--dtype", "mixed-precision training.mixed-precision-param"},
     {"--dtype bf16", "bf16 fp16"},
     {"--early-stopping", "early-stopping-patience"},
     {"--epochs", "num-train-epochs num-epochs"},
-    {"--epsilon", "adam-epsilon"},
+    {"--epsilon", "adam-epsilon eps"},
     {"--eval-data", "validation-file"},
     {"--eval-every", "eval-steps eval-interval"},
     {"--eval-every (a number of steps)", "eval-strategy evaluation-strategy"},
     {"--eval-samples", "max-eval-samples"},
-    {"--eval-split", "do-eval validation-split-percentage val-set-size"},
+    {"--eval-split", "validation-split-percentage val-set-size"},
     {"--export", "push-to-hub"},
     {"--global-batch", "training.global-batch-size global-batch-size train-batch-size"},
     {"--global-batch (= micro batch x accumulation steps x ranks)",
@@ -56,6 +56,7 @@ constexpr cli::ForeignName flags_of_others[] = {
     {"--mesh", "parallelism.data-parallel-replicate-degree parallelism.data-parallel-shard-degree"},
     {"--micro-batch (a step keeps the samples of --global-batch)",
      "per-device-train-batch-size micro-batch-size training.local-batch-size batch-size"},
+    {"--memory-limit", "memory"},
     {"--micro-batch (training takes the same)", "per-device-eval-batch-size"},
     {"--micro-batch 0", "auto-find-batch-size"},
     {"--model", "model-id model-name-or-path base-model model.flavor model.name"},
@@ -70,25 +71,36 @@ constexpr cli::ForeignName flags_of_others[] = {
     {"--seed", "data-seed"},
     {"--seq", "max-length max-seq-length sequence-len training.seq-len seq-length"},
     {"--steps", "max-steps training.steps max-iters train-iters"},
-    {"--strategy", "deepspeed fsdp fsdp-config fsdp-sharding-strategy zero-stage"},
+    {"--strategy", "ddp deepspeed fsdp fsdp-config fsdp-sharding-strategy zero-stage"},
     {"--tokenizer", "tokenizer-name"},
     {"--trace", "profiling.enable-profiling"},
     {"--train-on all", "train-on-inputs"},
     {"--train-on output (the default)", "assistant-only-loss completion-only-loss"},
+    {"--weight-decay", "wd optimizer.weight-decay"},
     {"--warmup-steps", "lr-scheduler.warmup-steps lr-warmup-iters warmup warmup-iters"},
     {"ATOLL_DETERMINISTIC=1", "full-determinism"},
     {"atoll-data --field", "dataset-text-field text-column"},
     {"atoll-data --template", "chat-template-path chat-template template"},
+    {"atoll-train compare RUN RUN", "compare diff"},
     {"atoll-train evaluate MODEL before the run", "eval-on-start"},
+    {"atoll-train evaluate MODEL (or --eval-data beside training)", "eval do-eval predict test"},
+    {"flags alone: atoll-train --model MODEL --data FILE trains", "train sft pretrain finetune"},
     {"atoll-watch --dir", "logging-dir"},
     {"atoll-watch", "report-to wandb-project metrics.enable-wandb"},
     {"mpirun -n N (a plan without ranks: atoll-plan --gpu CPU --gpus-per-host N)",
-     "num-processes nproc-per-node nproc ranks"},
+     "num-processes nproc-per-node nproc ranks num-nodes nodes nnodes"},
     {"another --out or an empty folder", "overwrite-output-dir"},
     {"nothing in its place: a run trains unless --evaluate is given", "do-train"},
     {"nothing in its place: a thread reads the data ahead", "dataloader-num-workers"},
     {"nothing in its place: the device decides how attention is computed",
-     "attn-implementation use-flash-attention-2"},
+     "attn-implementation use-flash-attention-2 flash-attention tf32"},
+    {"nothing in its place: atoll has no tensor or pipeline parallelism",
+     "tensor-parallel-size tensor-model-parallel-size pipeline-parallel-size tp pp cp "
+     "parallelism.tensor-parallel-degree tensor-parallel-degree context-parallel-size "
+     "parallelism.context-parallel-degree context-parallel-degree "
+     "parallelism.pipeline-parallel-degree pipeline-parallel-degree"},
+    {"nothing in its place: the trainer compiles nothing",
+     "compile torch-compile training.compile"},
     {"nothing in its place: adapters have no dropout", "lora-dropout"},
     {"nothing in its place: steps.jsonl has every step", "logging-steps logging-strategy"},
 };
@@ -97,7 +109,7 @@ struct ForeignWords {
   std::string_view flags, ours, theirs;  // flags that take the word; lists separated by spaces
 };
 constexpr std::string_view types = "--dtype --reduce-dtype --moments --export-dtype";
-// Words in lower case, with "_" between words. The first row with a word decides.
+// Words in lower case, with "_" between words. The first row that contains a word applies.
 constexpr ForeignWords words_of_others[] = {
     {types, "f32", "float32 torch.float32 fp32 float"},
     {"--export-dtype", "f16", "float16 fp16"},
@@ -129,7 +141,7 @@ std::string plain(std::string_view word) {
   return name;
 }
 
-// The word of this trainer for a word that a flag does not take; "" if there is none.
+// Returns this trainer's word for a word that the flag does not take; "" if there is none.
 std::string_view own_word(const Flag& flag, const std::string& word) {
   const std::string name = plain(word);
   const auto known =

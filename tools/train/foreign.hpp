@@ -10,11 +10,11 @@
 
 namespace train {
 
-// Flags of other trainers, and what has their place here.
+// Flags of other trainers, each with its counterpart in atoll-train.
 std::span<const cli::ForeignName> foreign_flags();
 
-// Returns what is wrong with the first value that another trainer or another way of writing uses,
-// with the word of this trainer; "" if there is none.
+// Describes the first value that only other trainers or other spellings use, and names this
+// trainer's word for it; "" if there is no such value.
 std::string foreign_word(const RunOptions& options);
 
 }  // namespace train

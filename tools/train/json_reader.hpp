@@ -21,7 +21,7 @@ inline std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', true);
 }
 
-// Returns the JSON text of `file`, parsed. Throws Error(bad_data) with the byte at which it ends or is
+// Parses the JSON text of `file`. Throws Error(bad_data) with the byte at which the text ends or is
 // wrong.
 inline nlohmann::json parse_json(std::string_view text, const std::string& file) {
   try {
@@ -61,8 +61,8 @@ inline nlohmann::json read_object(const std::filesystem::path& file,
   return parse_object(read_text(file, most), file.string());
 }
 
-// Every complaint is an Error(bad_data) that names the file, the key and what is expected. A member
-// that is null counts as absent, because Hugging Face writes null for "none".
+// Reads the members of an object. Throws Error(bad_data) with the file, the key and what is
+// expected. A member that is null counts as absent, because Hugging Face writes null for "none".
 class JsonReader {
  public:
   using Json = nlohmann::json;
@@ -74,7 +74,7 @@ class JsonReader {
   std::int64_t integer(const std::string& key) const {
     return needed(key, integer_or(key, 0), an_integer);
   }
-  // Larger integers would wrap.
+  // Refuses an integer that int64_t cannot hold, because it would wrap.
   std::int64_t integer_or(const std::string& key, std::int64_t fallback) const {
     constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
     if (present(key) && json_[key].is_number_unsigned() && json_[key].get<std::uint64_t>() > most) {
@@ -128,7 +128,7 @@ class JsonReader {
     const auto found = json_.find(key);
     return found != json_.end() && !found->is_null();
   }
-  // Also true for null.
+  // Also true for a member that is null.
   bool contains(const std::string& key) const { return json_.contains(key); }
   const std::string& file() const { return file_; }
   const Json& operator[](const std::string& key) const { return json_[key]; }

@@ -112,7 +112,7 @@ CLI::Option* declare(CLI::App& app, const train::Flag& flag, Value& value) {
       if (flag.form != train::Form::repeated) option->delimiter(',');
     } else if constexpr (std::is_integral_v<Value>) {
       if (flag.form == train::Form::bytes) option->transform(cli::as_bytes);
-      // CLI11 applies the transformation that was added last first.
+      // CLI11 applies the last transformation first, so misread() sees the text as typed.
       option->transform(CLI::Validator([](std::string& text) { return misread<Value>(text); }, ""));
     }
     return option;
@@ -162,7 +162,7 @@ bool is_typed(const std::vector<std::string>& words, const std::string& flag) {
 // Returns what is wrong with the flags, before ranks meet; "" if nothing is.
 std::string wrong_flag(const CLI::App& app, const train::RunOptions& options,
                        const std::vector<std::string>& words) {
-  // The file of a run has the --init of its start, which names the model of a run that goes on.
+  // Only typed flags count: config.toml still has the --init with which its run began.
   const bool starts_twice = is_typed(words, "--init") && is_typed(words, "--resume") &&
                             options.init != "none" && options.resume != "auto";
   if (starts_twice && !options.evaluate) {
@@ -204,10 +204,6 @@ std::string unclear_warmup(const CLI::App& app) {
 
 // Returns the exit code.
 int train_on(atoll::World& world, const train::RunOptions& options) {
-  std::optional<train::PhaseDisplay> display;
-  if (world.rank() == 0 && !options.quiet) {
-    display.emplace(stderr, train::progress_options_for(stderr).surface);
-  }
   try {
     const train::RunResult result = train::run(world, options);
     if (result.stop != train::Stop::none) return train::exit_saved_and_stopped;
@@ -256,13 +252,13 @@ int refuse(const std::string& name, const std::string& wrong) {
   if (train::is_first_rank()) {
     std::fprintf(stderr, "%s: %s\n", name.c_str(), wrong.c_str());
   } else {
-    // Launchers kill the other ranks when one ends, and rank 0 is to tell what is wrong.
+    // Launchers kill the other ranks when one ends, so rank 0 gets time to print the error.
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
   return wrong_usage;
 }
 
-// Returns an exit code if the arguments are wrong or ask for help. `where` tells what is right.
+// Returns an exit code if the arguments are wrong or ask for help. `where` says how to get help.
 std::optional<int> parse(CLI::App& app, int argc, char** argv, const char* where,
                          std::span<const cli::ForeignName> foreign = {}) {
   try {
@@ -294,6 +290,9 @@ int compare(int argc, char** argv) {
   app.add_option("runs", folders, "results folders of runs, or folders of them")->required();
   app.add_option("--html", file, "write a page with the curves of all runs as well");
   if (const auto code = parse(app, argc - 1, argv + 1, in_help)) return *code;
+  if (!file.empty() && !file.ends_with(".html"))
+    return refuse("atoll-train compare",
+                  fmt::format("--html {}: it is a page: use FILE.html", file));
   std::vector<train::page::RunFiles> runs;
   for (const std::string& folder : folders) {
     for (const auto& run : train::page::runs_at(folder)) {
@@ -329,7 +328,22 @@ Texts texts_of(train::Mode mode) {
           examples};
 }
 
-// Returns the exit code. `words` are flags alone.
+// Joins the job. From now on `display` shows the phases of rank 0.
+atoll::World join(const train::RunOptions& options, std::optional<train::PhaseDisplay>& display) {
+  auto config = atoll::Config::from_env();
+  config.owns_process = 1;
+  if (options.islands > 0) config.islands = options.islands;
+  if (train::is_first_rank() && !options.quiet) {
+    display.emplace(stderr, train::progress_options_for(stderr).surface);
+  }
+  std::optional<train::Phase> phase(std::in_place, "waiting for all ranks");
+  auto world = atoll::World::from_env(config);
+  phase.reset();
+  if (world.rank() != 0) display.reset();  // not every launcher numbers ranks as the World does
+  return world;
+}
+
+// Returns the exit code. `words` contains only flags.
 int parse_and_train(std::vector<std::string> words, train::Mode mode) {
   const Texts texts = texts_of(mode);
   CLI::App app(texts.help, texts.name);
@@ -359,15 +373,16 @@ int parse_and_train(std::vector<std::string> words, train::Mode mode) {
   options.config_file = app.get_config_ptr()->as<std::string>();
   wrong = misplaced.empty() ? wrong_flag(app, options, words)
                             : fmt::format("{}: must come first, before all flags", misplaced);
-  if (!wrong.empty()) return refuse("atoll-train", fmt::format("{} ({})", wrong, in_help_all));
+  if (!wrong.empty()) {
+    const std::string place = cli::place_in_config(app, wrong);
+    return refuse("atoll-train", fmt::format("{}{} ({})", place, wrong, in_help_all));
+  }
   if (prints) {
     std::fputs(options.config_text.c_str(), stdout);
     return 0;
   }
-  auto config = atoll::Config::from_env();
-  config.owns_process = 1;
-  if (options.islands > 0) config.islands = options.islands;
-  auto world = atoll::World::from_env(config);
+  std::optional<train::PhaseDisplay> display;
+  auto world = join(options, display);
   const std::string unclear = mode == train::Mode::train ? unclear_warmup(app) : "";
   if (world.rank() == 0 && !unclear.empty()) train::log::warn("{}", unclear);
   train::stop_on_signals();  // comes after World, whose flight recorder sets a handler for SIGUSR1

@@ -1,5 +1,5 @@
-// Facts that follow from a topology: switches that a matrix hides, limits of NICs, and the NICs of
-// ranks that use CPU memory.
+// Data that follows from a topology: switches that `nvidia-smi topo -m` hides, PCIe limits of NICs,
+// and the NICs of ranks that use CPU memory.
 #pragma once
 
 #include <optional>
@@ -38,8 +38,8 @@ struct CoresAffinity {
 // the NICs of the first element. If no NIC is active, a host has only the first element.
 std::vector<CoresAffinity> find_cores_affinity(const Topology& topology);
 
-// True if a check of the doctor was not made for this reason because the machine lacks what it
-// examines, such as GPUs, and not because facts are missing.
+// True if `reason` says that the machine lacks what a check of the doctor examines, such as GPUs,
+// and not that facts are missing.
 bool has_nothing_to_examine(std::string_view reason);
 
 }  // namespace atoll_v1::atoll

@@ -32,7 +32,7 @@ std::vector<std::optional<double>> find_pcie_limits(const Topology& topology) {
 }
 
 std::vector<CoresAffinity> find_cores_affinity(const Topology& topology) {
-  // The NICs of one host suffice for find_cpu_affinity(), which looks at all NICs that it is given.
+  // The NICs of one host, because find_cpu_affinity() looks at all NICs that it is given.
   struct Host {
     Topology nics;
     std::set<int> nodes;

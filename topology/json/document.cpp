@@ -42,7 +42,7 @@ struct CountingIterator {
   bool operator==(const CountingIterator& other) const { return at == other.at; }
 };
 
-// Receives the parser's events.
+// Builds the document from the parser's events (nlohmann's SAX interface).
 class Builder {
  public:
   Builder(std::string_view source, const JsonLimits& limits, const std::size_t& offset)

@@ -32,7 +32,7 @@ std::string count_text(double count) {
   return fmt::format("{:.6g}", count);
 }
 
-// Returns the smallest memory of any rank. Ranks that share a GPU share its memory.
+// Returns the least memory that a rank has. Ranks on one GPU get equal shares of its memory.
 double least_memory(const Topology& topology, const std::vector<RankSite>& ranks,
                     const MeshSites& sites) {
   constexpr std::string_view remedy = "set the memory size with --gpu-memory";
@@ -57,7 +57,7 @@ double least_memory(const Topology& topology, const std::vector<RankSite>& ranks
 
 }  // namespace
 
-// The factor tolerates rounding: a model that fills its memory exactly fits.
+// The factor 1 - 1e-12 tolerates rounding: a model that fills its memory exactly fits.
 double MemoryNeed::gpus_needed() const {
   return std::max(1.0, std::ceil(state / gpu_gives * (1 - 1e-12)));
 }

@@ -8,8 +8,8 @@
 //   2. when all near groups have one size, and all wide groups too, use the wide group as shard
 //      group, or the smallest group that holds the model. Otherwise compare modelled times
 //      (uneven.cpp);
-//   3. order the ranks by host, rail and GPU, so that columns join ranks in equal positions. On
-//      machines with rails, equal positions share a rail.
+//   3. order the ranks by host, rail and GPU, so that replicate groups join ranks in equal
+//      positions of the shard groups. On machines with rails, equal positions share a rail.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Requires that the ranks of each tensor group are inside one island.
+// Throws an error unless the ranks of each tensor group can be inside one island.
 void check_tensor(const LinkRates& rates, int tensor) {
   const auto do_not_fit = [&](const std::string& why) {
     refuse("{} tensor ranks do not fit: {}", tensor, why);
@@ -58,7 +58,7 @@ struct Candidate {
   int ranks() const { return unit * count; }
 };
 
-// Adds `unit` with every count that divides the number of units.
+// Adds a candidate for each count that divides the number of units.
 void add_multiples(Candidate unit, std::vector<Candidate>& all) {
   for (unit.count = 1; unit.count <= unit.units; ++unit.count)
     if (unit.units % unit.count == 0) all.push_back(unit);

@@ -96,7 +96,7 @@ std::string sizes_text(const std::vector<RankGroup>& groups);
 std::string noun(const MeshSites& sites, const RankGroup& group);
 // Returns the name of the neighbourhoods if all have the same name, otherwise "island or host".
 std::string shared_noun(const MeshSites& sites, const std::vector<RankGroup>& groups);
-// Adds an article: "an NVLink island".
+// Adds "a" or "an": "an NVLink island".
 std::string with_article(const std::string& noun);
 bool all_have_gpus(const MeshSites& sites);
 

@@ -193,7 +193,8 @@ GroupRate StepModel::rate(const std::vector<int>& members) {
 }
 
 std::string StepModel::rates_text() const {
-  // True when some host has several near groups, so that traffic inside a host crosses PCIe.
+  // True when some host has several groups of GPUs that NVLink joins (near groups; each host is one
+  // wide group), so that traffic between them crosses PCIe.
   const bool splits_hosts = groups_.near.size() > groups_.wide.size();
   std::vector<GroupRate> intra;
   for (std::size_t near = 0; near < intra_.size(); ++near)

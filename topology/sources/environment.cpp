@@ -41,8 +41,7 @@ bool is_there(const fs::path& path) {
 
 // --- shared memory that jobs left behind when they died ---
 
-// Beginnings of the names that atoll (before its inboxes became anonymous memory), NCCL and Open
-// MPI give to shared memory.
+// Prefixes of the names that NCCL, Open MPI and older versions of atoll give to shared memory.
 constexpr std::array<std::string_view, 4> prefixes = {"atoll-", "nccl-", "vader_segment.",
                                                       "sm_segment."};
 constexpr std::size_t longest_name = 200;
@@ -60,9 +59,9 @@ bool is_number(std::string_view name) {
   return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Removes the files that a process maps. A line of /proc/PID/maps is "ADDRESSES PERMISSIONS OFFSET
-// DEVICE INODE PATH", see proc(5); other file systems may have the same inode, which only hides a
-// finding.
+// Removes from `files` those that a process maps. A line of /proc/PID/maps is "ADDRESSES
+// PERMISSIONS OFFSET DEVICE INODE PATH", see proc(5). A file of another file system may have the
+// same inode number; the only harm is a file that is not reported.
 void keep_unmapped(const std::filesystem::path& maps, std::map<unsigned long, std::string>& files) {
   std::ifstream file(maps);
   for (std::string line; !files.empty() && std::getline(file, line);) {

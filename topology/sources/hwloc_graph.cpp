@@ -197,8 +197,8 @@ class HostReader {
       fail(machine_, offset, fmt::format("more than {} GPUs", most_hwloc_gpus));
   }
 
-  // hwloc orders devices by locality. This function sorts them by bus id, because drivers number
-  // devices in this order.
+  // hwloc orders devices by locality. This function sorts them by bus id, the order in which
+  // drivers number devices.
   void sort_devices() {
     pci_order_.resize(machine_.pci.size());
     std::iota(pci_order_.begin(), pci_order_.end(), std::size_t{0});
@@ -317,7 +317,7 @@ class HostReader {
     return names;
   }
 
-  // Returns a hive id without "0x" and leading zeros.
+  // Removes "0x" and leading zeros from the id of an xGMI hive; "0" for no hive.
   static std::string hive(std::string_view id) {
     if (id.empty()) return {};
     if (id.starts_with("0x")) id.remove_prefix(2);

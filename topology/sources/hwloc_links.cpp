@@ -65,7 +65,7 @@ class LinkReader {
     return gpu == gpus_.end() ? nullptr : find_gpu_model(*gpu->second);
   }
 
-  // Some matrices contain a pair in one direction only.
+  // Some matrices contain a pair in one direction only, so the larger value counts.
   static std::uint64_t between(const HwlocMatrix& matrix, std::size_t a, std::size_t b) {
     return std::max(matrix.at(a, b), matrix.at(b, a));
   }
@@ -78,8 +78,8 @@ class LinkReader {
         if (mbyte_s == 0 || ends[i].empty() || ends[j].empty() || ends[i] == ends[j]) continue;
         if (!gpus_.contains(ends[i]) && !gpus_.contains(ends[j])) continue;
         TopologyLink link{.a = ends[i], .b = ends[j], .type = "nvlink"};
-        // On POWER, NVLink also joins GPUs to processors, which does not make an island of two
-        // GPUs.
+        // On POWER, NVLink also joins GPUs to processors. Such links form no islands, so they have
+        // a type of their own.
         if (matrix.ends[i].kind == HwlocEndKind::package ||
             matrix.ends[j].kind == HwlocEndKind::package)
           link.type = "nvlink_cpu";

@@ -100,7 +100,7 @@ struct HwlocMachine {
   std::vector<CpuSet> cores = {};
   std::vector<HwlocNode> nodes = {};
   std::vector<HwlocPackage> packages = {};
-  std::vector<CpuSet> localities = {};  // sets of hardware threads that are near some device
+  std::vector<CpuSet> localities = {};  // sets of threads that are near a device, each once
   std::vector<HwlocPciDevice> pci = {};
   std::vector<HwlocOsDevice> os = {};
   std::vector<HwlocMatrix> matrices = {};

@@ -101,8 +101,8 @@ class NvmlView {
     return !folder.empty() && read_number(folder / "vendor") == 0x10de;
   }
 
-  // Job schedulers may show each rank only its own GPUs, but this process looks for all ranks of
-  // the host.
+  // True under a job scheduler. It may show this process only its own GPUs, so a GPU that NVML does
+  // not show may belong to another rank and must stay in the topology.
   static bool are_shared_out() {
     return std::ranges::any_of(std::array{"SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID", "LSB_JOBID"},
                                [](const char* name) { return std::getenv(name) != nullptr; });
@@ -278,7 +278,7 @@ class NvmlView {
   }
 
   void report_conflicts(const Counts& stated) {
-    // Numbers of links between two ends that NVML and hwloc report.
+    // For each pair of ends, the numbers of links that NVML and hwloc report.
     std::map<Pair, std::pair<int, int>, ByNumber> pairs;
     for (const auto& [pair, count] : fast_) pairs[pair].first = count;
     for (const auto& [pair, count] : stated) pairs[pair].second = count;

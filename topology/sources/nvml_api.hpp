@@ -157,7 +157,7 @@ struct Function {
   using Type = Result (*)(Parameters...);
   Type found = nullptr;
 
-  // Looks for several names of the function, newest first.
+  // `names` are the symbols of the function's versions, newest first; takes the first that exists.
   Function(void* library, std::initializer_list<const char*> names) {
     for (const char* name : names)
       if (found == nullptr) found = reinterpret_cast<Type>(dlsym(library, name));

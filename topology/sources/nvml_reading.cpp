@@ -327,7 +327,7 @@ class Reader {
     nvml_api::PciInfo pci{};
     if (api_.link_remote_pci(device, number, &pci) == nvml_api::success) {
       link.busid = busid(pci);
-      // A peer that this process cannot see is a switch, since GPUs have bus ids.
+      // A peer without a bus id is a switch that this process cannot see, since GPUs have bus ids.
       if (link.busid.empty()) link.peer = NvmlLink::Peer::network_switch;
     }
     unsigned type = nvml_api::remote_unknown;

@@ -57,11 +57,11 @@ class Config {
 };
 
 // Returns the offset of a capability; 0 when it is absent, empty when the list is damaged. Lists of
-// damaged devices may point anywhere or in circles, so both searches are bounded.
+// damaged devices may point anywhere or in circles, so this and find_extended() limit the steps.
 std::optional<std::size_t> find_capability(const Config& config, unsigned id) {
   constexpr int most = (conventional_size - header_size) / 4;
   if ((config.word(status_at) & status_has_capabilities) == 0) return 0;
-  // The header of CardBus bridges has another layout.
+  // Only normal devices and PCI bridges: CardBus bridges keep the list at another offset.
   if ((config.byte(header_type_at) & 0x7fU) > 1) return 0;
   std::size_t at = config.byte(first_at) & 0xfcU;
   for (int i = 0; i < most; ++i) {

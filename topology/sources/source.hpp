@@ -13,8 +13,8 @@ namespace atoll_v1::atoll::topology_sources {
 // Request to describe this host. The live sources run one after the other on one Topology: the
 // first source adds the host, its GPUs and NICs; later sources add what earlier ones could not see.
 // A source that finds nothing leaves the topology unchanged and sets the host's fact "source.NAME"
-// to the reason. A source throws Error only when the host cannot be described at all. Tests replace
-// the default paths by captured trees and libraries.
+// to the reason. A source throws Error only when the host cannot be described at all. Tests set the
+// paths to temporary folders, and `nvml` to another library.
 struct LiveRequest {
   std::string host_id;
   std::string host_name;

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t longest_way = 64;  // most bridges in a path; real machines have up to six
+constexpr std::size_t longest_way = 64;  // maximum number of bridges; real machines have up to six
 
 // Properties that GPUs and NICs share.
 struct PciDevice {
@@ -43,7 +43,7 @@ std::string lanes(const fs::path& file) {
   return width > 0 && width <= 32 ? fmt::to_string(width) : "";
 }
 
-// Number of packets sent again, from the device's advanced error reporting.
+// Returns the number of replayed packets, from the device's advanced error reporting (AER).
 std::string replays(const fs::path& folder) {
   const auto text = read_start(folder / "aer_dev_correctable", 4096);
   if (!text) return "";
@@ -71,7 +71,7 @@ std::vector<std::string> way_to(const fs::path& folder) {
   for (const fs::path& part : real) {
     const std::string name = part.string();
     if (name.starts_with("pci") && name.find(':') != std::string::npos) {
-      way = {name};  // a root complex below another device starts a new path
+      way = {name};  // nested root complexes: the path starts at the last
     } else if (!way.empty()) {
       const std::string busid = normal_busid(name);
       if (busid.empty() || way.size() > longest_way) return {};

@@ -205,7 +205,7 @@ constexpr int arp_ethernet = 1;  // interface types from linux/if_arp.h
 constexpr int arp_loopback = 772;
 constexpr long long vendor_slingshot = 0x17db;
 constexpr std::size_t longest_list = 4000;  // bytes; texts in atoll's JSON form have at most 4,096
-constexpr std::size_t most_virtual = 64;  // most interfaces to list; container hosts have hundreds
+constexpr std::size_t most_virtual = 64;    // maximum number to add; container hosts have hundreds
 
 struct Netdev {
   std::string name;

@@ -1,5 +1,5 @@
 // Environment variables that CUDA and NCCL read, and that the library sets before their first call.
-// Both the library and the GPU backends include this header; they share no other.
+// Both the library and the GPU backends, which share no code, include this header.
 #pragma once
 
 #include <unistd.h>

@@ -3,7 +3,7 @@
 //
 // A collective over ranks of one host uses the links inside it. A collective over ranks of several
 // hosts is a flat ring over all its ranks, as NCCL's all_gather and reduce_scatter are: each host
-// sends its whole data once through its NICs. The time is
+// sends nearly the whole tensor once through its NICs. The time is
 //
 //   latency + bytes / rate,   latency = launch + steps of the ring x time of a step,
 //
@@ -11,13 +11,14 @@
 // reduce_scatter over n ranks, and twice that for all_reduce. The rate between hosts is that of the
 // NICs times an efficiency that grows with the bytes and falls with the number of hosts. The table
 // of efficiencies for RDMA is that of SimAI (NSDI'25; aliyun/SimAI, inputs/ratio), measured on
-// hosts with 8 NICs of 400 Gbit/s; times between its sizes are interpolated, and each host beyond
-// its 128 adds the steps of its ranks. For small tensors the model takes the least of this time,
-// that of NCCL's low-latency protocol (4 us per step of a ring, half of the rate) and, for
-// all_reduce, that of its tree (14 us per hop, 0.85 of the rate). all_gather and reduce_scatter
-// over one rank of each host may use NCCL's PAT, a tree of log2(n) hops (14 us per hop, 0.75 of the
-// rate). These figures are those of NCCL's src/graph/tuning.cc. Inside a host, switches that add
-// (NVLS) may compute all_reduce. Measured times replace the model where they exist.
+// hosts with 8 NICs of 400 Gbit/s. Times between its sizes are interpolated. It ends at 128 hosts;
+// each further host adds the ring steps of its ranks. For small tensors the model takes the minimum
+// of this time, that of NCCL's low-latency protocol (4 us per step of a ring, half of the rate)
+// and, for all_reduce, that of its tree (14 us per hop, 0.85 of the rate). all_gather and
+// reduce_scatter over one rank of each host may use NCCL's PAT, a tree of log2(n) hops (14 us per
+// hop, 0.75 of the rate). These figures are those of NCCL's src/graph/tuning.cc. Inside a host,
+// switches that add (NVLS) may compute all_reduce. Measured times replace the model where they
+// exist.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +74,8 @@ struct ATOLL_API FabricModel {
   double inter_compute_share = 0.12;
   std::vector<MeasuredTime> measured{};
 
-  // to_text() returns a text for settings. from_text() throws Error(bad_data) for any other text.
+  // to_text() writes the model as a text that settings such as DeviceOptions::links can hold.
+  // from_text() reads it, and throws Error(bad_data) for any other text.
   std::string to_text() const;
   static FabricModel from_text(std::string_view text);
 };

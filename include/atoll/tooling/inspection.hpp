@@ -1,4 +1,4 @@
-// Everything that atoll knows about a machine, and the formats that show or exchange it.
+// A machine's topology with all that is derived from it, and the formats that show or store it.
 #pragma once
 
 #include <optional>
@@ -42,9 +42,9 @@ enum class PassedChecks {
   counted,
   listed
 };
-// Returns a text: a line with the verdict, then all findings (evidence, consequence and fix). With
-// PassedChecks::listed, the checks that passed follow, and those that could not run with the
-// reasons; with `counted` the text has only their numbers.
+// Returns a text: one line that sums up the result, then all findings (evidence, consequence and
+// fix). With PassedChecks::listed, the checks that passed follow, and those that could not run with
+// the reasons; with `counted` the text has only their numbers.
 ATOLL_API std::string to_report(const Diagnosis& diagnosis, Colour colour = Colour::off,
                                 PassedChecks passed = PassedChecks::counted);
 // Returns the inspection in atoll's JSON form. Topology::from_json() reads only the topology from

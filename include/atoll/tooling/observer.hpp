@@ -76,9 +76,9 @@ ATOLL_API std::vector<WaitedFor> waited_for(std::span<const ObservedRank> ranks)
 class ATOLL_API Observer {
  public:
   // Connects to the store at `address` (host:port). Throws Error(io) or Error(timeout) if no job
-  // answers there, Error(bad_data) if the token is wrong or another kind of process answers,
-  // Error(mismatch) if the job runs another version of atoll, Error(unsupported) if it has too many
-  // observers, and Error(invalid_argument) for a malformed address or an empty token.
+  // answers at this address, Error(bad_data) if the token is wrong or another kind of process
+  // answers, Error(mismatch) if the job runs another version of atoll, Error(unsupported) if it has
+  // too many observers, and Error(invalid_argument) for a malformed address or an empty token.
   Observer(const std::string& address, const std::string& token,
            std::chrono::milliseconds patience = std::chrono::seconds(5));
   ~Observer();
@@ -86,7 +86,7 @@ class ATOLL_API Observer {
   Observer& operator=(Observer&&) noexcept;
 
   // Asks all ranks and returns their answers by rank, after at most `patience` (up to 10 s).
-  // Returns nothing when the job has ended. Throws Error(aborted) with the reason when the job has
+  // Returns nullopt when the job has ended. Throws Error(aborted) with the reason when the job has
   // failed, Error(peer_lost) when rank 0 is lost, and Error(timeout) when rank 0, which serves the
   // store, does not answer for `patience` and 5 s more. After an error, the next call connects
   // again, and throws as the constructor does.

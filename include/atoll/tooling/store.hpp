@@ -12,16 +12,16 @@
 namespace atoll_v1::atoll {
 
 // Serves the store of one job, on a thread. Its ranks set Config::store to "external", addr to
-// address() and token to `token`. Their failures have the scope of a communicator.
+// address(), token to `token` and failure_scope to "communicator".
 class ATOLL_API StoreServer {
  public:
   struct Options {
     std::string address{};                        // "host:port" of this host; port 0: any free port
     std::string token{};                          // secret shared by all ranks of the job
-    int ranks = 0;                                // ranks of the first epoch
+    int ranks = 0;                                // number of ranks of World::epoch() 0
     std::chrono::seconds rendezvous_timeout{60};  // time for all ranks to join the first epoch
-    std::chrono::seconds cut_timeout{10};         // as Config::cut_timeout
-    std::chrono::seconds heartbeat{10};           // as Config::heartbeat
+    std::chrono::seconds cut_timeout{10};         // silence of a host that counts as a cut network
+    std::chrono::seconds heartbeat{10};           // silence after which a rank counts as lost
   };
   // Throws Error(invalid_argument) for a wrong option, and Error(io) if the address is not one of
   // this host or is taken.

@@ -36,9 +36,9 @@ class GroupStore {
 
   void put(const std::string& key, const std::string& value) const;
   // Waits for a key. `what` names the value in an error: "the address of rank 3". Throws Error at
-  // the deadline, and as soon as the job has failed. A value that a rank publishes after it has
-  // waited for others itself is given `grace` more, so that the error that names the absent rank
-  // comes first.
+  // the deadline, and as soon as the job has failed. Pass a `grace`, which extends the deadline,
+  // for a value whose publisher itself waits for other ranks until the deadline: if a rank is
+  // absent, the publisher's error, which names that rank, then comes first.
   std::string get(const std::string& key, const std::string& what,
                   std::chrono::nanoseconds grace = {}) const;
   // Performs get() of several keys in one round trip to the store. `what(i)` names the value of

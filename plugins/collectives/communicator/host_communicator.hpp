@@ -26,7 +26,7 @@ namespace atoll_collectives {
 
 class HostCommunicator {
  public:
-  // Opens the transport to the ranks of other hosts. `host` and `team` outlive the transport;
+  // Opens the transport to the ranks of other hosts. `core` and `team` outlive the transport;
   // `group` and `store` do not. In `group`, each rank of a host whose ranks cannot share memory
   // counts as a host.
   using OpenNetwork = std::unique_ptr<Transport> (*)(const atoll_core& core,

@@ -17,9 +17,9 @@ int count_processors(std::span<const std::string> masks);
 
 // Decides how the ranks of a host wait for each other: they spin if each of them has a processor.
 // `masks` are the affinity masks of the ranks of one communicator. The host has `online` processors
-// and runs `host_ranks` ranks of the job (0: unknown). If these are more than the communicator has,
-// the others are assumed to be bound in the same way: to processors of their own if no two ranks of
-// the communicator share a processor.
+// and runs `host_ranks` ranks of the job (0: unknown). Ranks of the job that are not in the
+// communicator are assumed to be bound in the same way: to processors of their own if no two ranks
+// of the communicator share a processor.
 Waiting waiting_of(std::span<const std::string> masks, int host_ranks, int online);
 
 }  // namespace atoll_collectives

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto first_nap = 50us;
 constexpr auto longest_nap = 2ms;
 constexpr auto check_period = 100ms;
-// More time for a result for which the publishing rank waits as well.
+// The `grace` of GroupStore::get() for a value whose publisher waits for other ranks itself.
 constexpr auto verdict_grace = 500ms;
 // The start of the text that a rank publishes instead of an address if it cannot share memory. The
 // reason follows.
@@ -136,7 +136,7 @@ void report(const atoll_core& core, const GroupStore& store, const std::string& 
 
 std::string verdict_key(int number) { return fmt::format("inbox/verdict/{}", number); }
 
-// Rank 0 of the group reads the verdicts of all hosts, and publishes which hosts share no memory.
+// Rank 0 reads of each host whether its ranks share memory. Returns the hosts whose ranks do not.
 std::set<int> agree(const Layout& layout, const Team& team, const GroupStore& store) {
   constexpr auto key = "inbox/split";
   if (team.rank == 0) {

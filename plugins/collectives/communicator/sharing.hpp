@@ -1,10 +1,11 @@
 // Decides which hosts of a group share memory, and opens the shared memory of this rank's host.
 //
-// Each rank of a host publishes in the store where it receives inboxes, and the ranks pass their
-// inboxes to each other. If the kernel refuses that to any of them, for example because a security
-// policy forbids it or because the ranks run as different users, no rank of this host opens shared
-// memory. The first rank of each host publishes the result, and rank 0 of the group publishes the
-// hosts without shared memory, because all ranks need one layout.
+// Each rank of a host publishes in the store the address of a Unix socket, and the ranks pass their
+// inboxes (memory files) to each other over these sockets. If the kernel refuses that to any of
+// them, for example because a security policy forbids it or because the ranks run as different
+// users, no rank of this host opens shared memory. The first rank of each host publishes the
+// result, and rank 0 of the group publishes the hosts without shared memory, because all ranks need
+// one layout.
 #pragma once
 
 #include <memory>

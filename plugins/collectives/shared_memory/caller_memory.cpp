@@ -71,8 +71,8 @@ bool is_file_of(int fd, const Mapped& mapped, std::uint64_t bytes) {
 }
 
 // Opens the mapped file a second time, through any descriptor that this process has of it; returns
-// none without such a descriptor. Paths in /proc name the descriptors, because other threads may
-// close them at any time. Therefore the opened file is checked as well.
+// none without such a descriptor. Other threads may close descriptors at any time, so this function
+// opens their paths in /proc, and checks the opened file again.
 Fd open_descriptor(const Mapped& mapped, std::uint64_t bytes) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
   if (!folder) return {};

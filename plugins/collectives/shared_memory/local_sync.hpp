@@ -60,7 +60,6 @@ class LocalSync {
   // Claims the next of the step's `jobs` jobs for this rank and returns its index, or -1 if all
   // jobs have been claimed.
   std::int64_t claim(std::uint64_t jobs) noexcept;
-  // Counts a claimed job as done.
   void finish_job() noexcept;
   // Waits until all jobs of the step are done. After that, no rank accesses this rank's buffers.
   void await_jobs(std::uint64_t jobs);

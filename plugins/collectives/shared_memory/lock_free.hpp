@@ -51,7 +51,7 @@ struct RingOf {
     return n;
   }
 
-  // Like read(), but returns nothing once the writer has closed and all its bytes have been read.
+  // Like read(), but returns nullopt once the writer has closed and all its bytes have been read.
   // Loads `closed` first: if it is set, the load of `written` that follows sees the writer's last
   // byte.
   template <class Copy>

@@ -69,7 +69,8 @@ std::optional<Passing::Parcel> Passing::receive(std::span<std::byte> message) co
   header.msg_iov = &data;
   header.msg_iovlen = 1;
   // First reads the message without removing it, into a buffer with room for the sender's identity
-  // only. The kernel stores the identity first, so it cannot install a descriptor.
+  // only. The kernel stores the identity first, so no room is left for descriptors and it installs
+  // none.
   alignas(cmsghdr) UserRoom room{};
   header.msg_control = room.data();
   header.msg_controllen = room.size();

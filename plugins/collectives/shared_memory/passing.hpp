@@ -27,8 +27,8 @@ class Passing {
   static constexpr int most_at_once = 64;
 
   struct Parcel {
-    // Size of the message. It may be larger than the buffer, which then has the first bytes. The
-    // rest of a larger buffer is unchanged.
+    // Size of the message. Of a message that is larger than the buffer, the buffer has the first
+    // bytes. If the buffer is larger, its remaining bytes are unchanged.
     std::size_t bytes = 0;
     bool is_ours = false;  // true if the sender is a process of this user
     uid_t user = 0;        // user of the sender
@@ -42,12 +42,12 @@ class Passing {
   // Sends a message, together with the descriptor `fd` unless `fd` is -1. Never blocks. Returns 0
   // or an errno value, for which is_momentary() states whether the caller should try again.
   int send(const std::string& address, std::span<const std::byte> message, int fd) const noexcept;
-  // Takes one message from the queue; empty if the queue is empty.
+  // Takes one message from the queue; returns nullopt if the queue is empty.
   std::optional<Parcel> receive(std::span<std::byte> message) const noexcept;
   // The descriptor to poll for messages.
   int get() const noexcept { return socket_.get(); }
 
-  // Returns true for errors of send() that pass: the queue of the receiver is full, or too many
+  // Returns true for temporary errors of send(): the queue of the receiver is full, or too many
   // descriptors of this user are in flight between sockets.
   static bool is_momentary(int error) noexcept;
 

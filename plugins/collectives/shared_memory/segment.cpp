@@ -29,8 +29,8 @@ constexpr std::size_t segment_bytes(std::size_t rings, std::size_t ring_bytes) {
   return header_bytes(rings) + 2 * staging_bytes + rings * ring_bytes;
 }
 
-// Throws the error for a system call that failed. Another transport helps unless descriptors are
-// short, since sockets need them as well.
+// Throws the error of a failed system call: system_error() if no descriptor is left, which sockets
+// would lack as well, and otherwise NoSharedMemory, after which the caller can use sockets.
 [[noreturn]] void refuse(const std::string& what, int error) {
   if (error == EMFILE || error == ENFILE) throw system_error(what, error);
   throw NoSharedMemory(system_error(what, error).what());
@@ -63,10 +63,10 @@ std::unique_ptr<Segment> Segment::create(std::size_t rings, std::size_t ring_byt
     if (!full || ring_bytes / 2 < smallest_ring) {
       refuse(fmt::format("reserving {} bytes of shared memory", bytes), error);
     }
-    // A failed reservation may have enlarged the file.
+    // A failed reservation may have enlarged the file, so the next, smaller one begins at 0 bytes.
     if (::ftruncate(file.get(), 0) != 0) refuse("ftruncate of shared memory", errno);
   }
-  // No process can make the memory of another rank end: an access beyond the end raises SIGBUS.
+  // Prevents all processes from shortening the file: an access beyond its end would raise SIGBUS.
   if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     refuse("sealing shared memory", errno);
   auto segment = std::make_unique<Segment>(random_name(), rings, ring_bytes);
@@ -82,7 +82,8 @@ std::unique_ptr<Segment> Segment::attach(int file, const std::string& name, std:
                                          std::size_t ring_bytes) {
   const int seals = ::fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    throw Error(ATOLL_BAD_DATA, "an inbox is not sealed, so it could become shorter while in use");
+    throw Error(ATOLL_BAD_DATA,
+                "the shared memory of a rank is not sealed, so it could shrink while in use");
   }
   struct stat status {};
   if (::fstat(file, &status) != 0) throw system_error("fstat of shared memory", errno);

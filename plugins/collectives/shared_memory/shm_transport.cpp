@@ -48,7 +48,7 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
 
 std::uint32_t number(Opened opened) { return static_cast<std::uint32_t>(opened); }
 
-// Identifies a message with an inbox: "atinpas1".
+// The first bytes of a message that passes an inbox to another rank: "atinpas1".
 constexpr std::uint64_t message_magic = 0x317361706e697461;
 
 struct InboxMessage {
@@ -96,7 +96,7 @@ ShmTransport::ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell)
 }
 
 ShmTransport::~ShmTransport() {
-  if (process_ != ::getpid()) return;  // a forked child does not close for the rank
+  if (process_ != ::getpid()) return;  // a forked child must not close the rank's inbox
   own_->inbox().closed.store(1, std::memory_order_seq_cst);
   for (const auto& peer : peers_) {
     if (peer.inbox) ring_doorbell(*peer.inbox);
@@ -119,7 +119,7 @@ void ShmTransport::await_peer(int rank, const std::string& published) {
     from.name = published.substr(0, first);
     std::from_chars(published.data() + first + 1, published.data() + second, from.ring_bytes);
   }
-  // No rank makes larger rings. With a size near 2^64, the size of the inbox would overflow.
+  // Refuses sizes that no rank uses: with one near 2^64, the size of the inbox would overflow.
   if (second == std::string::npos || !std::has_single_bit(from.ring_bytes) ||
       from.ring_bytes > largest_ring ||
       !from_hex(std::string_view(published).substr(second + 1), from.word)) {
@@ -160,14 +160,14 @@ void ShmTransport::pass_inbox(std::size_t local) {
   const int error =
       passing_->send(address_of(to.name), std::as_bytes(std::span(&message, 1)), own_->file());
   to.passed = error == 0;
-  // A rank that has ended or that gave up refuses connections, and the store then states that.
+  // ECONNREFUSED means that the rank has ended or given up. The caller learns that from the store.
   if (error == 0 || error == ECONNREFUSED || Passing::is_momentary(error)) return;
   throw NoSharedMemory(fmt::format("the Unix socket of rank {} cannot be reached: {}",
                                    ranks_[local], std::strerror(error)));
 }
 
-// Receives one message; returns false if the queue is empty. Ignores messages without the word that
-// the sender published.
+// Receives one message; returns false if the queue is empty. Ignores a message without the random
+// value (`word`) that its sender has published in the store.
 bool ShmTransport::receive_inbox() {
   InboxMessage message{};
   const auto parcel = passing_->receive(std::as_writable_bytes(std::span(&message, 1)));

@@ -87,7 +87,7 @@ class ShmTransport final : public Transport {
  private:
   struct Peer {
     std::unique_ptr<Segment> inbox;  // inbox of the peer; null for this rank
-    // The entry that the peer published: name and size of its inbox, and the word in its message.
+    // What the peer published: name and ring size of its inbox, random value in its messages.
     std::string name;
     std::size_t ring_bytes = 0;
     Digest word{};

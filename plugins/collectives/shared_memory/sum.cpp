@@ -201,8 +201,8 @@ class LocalSum {
 
   // The data of the first round is staged. In each round the ranks reduce their chunks into their
   // staging buffers, stage the data of the next round in the other halves, synchronize, and copy
-  // the results of the round. A rank's results are in the slot of its slice, in which it stages
-  // nothing.
+  // the results of the round. A rank's results use the part of its staging buffer that belongs to
+  // its own slice, because it stages no data there.
   void reduce_through_staging() {
     const std::size_t rounds = std::max<std::size_t>(pieces_of(largest_, chunk_), 1);
     for (std::size_t round = 0; round < rounds; ++round) {
@@ -215,8 +215,8 @@ class LocalSum {
     }
   }
 
-  // One pass has one kind of store for all destinations, and results in staging must stay in the
-  // caches.
+  // One pass writes to staging and to dst with the same kind of store, and results in staging must
+  // stay in the caches. So a pass writes both only if stores to dst may be cached as well.
   bool writes_own_results() const { return stores_ == Stores::cached; }
 
   void copy_results(std::size_t round) const {

@@ -72,8 +72,9 @@ bool Windows::send(int local, const Message& message, int fd) const {
 }
 
 // Receives one message; returns false if the queue is empty. Ignores messages from processes of
-// other users, and messages about windows that no rank can register now: another rank is at most
-// one window ahead, since it needs a message of this rank for each. Their files would stay open.
+// other users, and messages about windows that no rank can register now, because keeping them would
+// keep their files open. Another rank is at most one window ahead, since it needs a message of this
+// rank for each window.
 bool Windows::receive_one() {
   Message message{};
   auto parcel = passing_->receive(std::as_writable_bytes(std::span(&message, 1)));

@@ -7,7 +7,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// CUDA writes the domain of a PCI bus id with four digits, the topology with eight.
+// CUDA writes a PCI domain with four digits, the topology with eight, so the ends are compared.
 bool is_same_device(std::string_view busid, std::string_view gpu) {
   return !gpu.empty() && busid.ends_with(gpu);
 }

@@ -10,8 +10,8 @@
 namespace atoll_v1::atoll::checked {
 namespace {
 
-// A call of the handler that has passed its fault on and waits. One fault has one context, the
-// address of the registers that the kernel saved, which handlers pass on.
+// A call of the handler that has passed its fault to another handler and waits for it. All calls
+// for one fault have the same context: the address of the registers that the kernel saved.
 struct Waiting {
   std::atomic<const void*> context{nullptr};  // null for a free entry
   std::atomic<std::uintptr_t> frame{0};       // address of the stack frame of the call
@@ -24,9 +24,9 @@ std::array<struct sigaction, 8> replaced;
 std::atomic<std::size_t> replaced_count{0};
 std::array<Waiting, 32> waiting;
 
-// Returns the number of calls of the handler that wait for the same fault. A handler of the program
-// may leave by longjmp(). Then its entry stays, until a fault has the same context again. The frame
-// of that call is not below the frame of the entry, as the frame of a call by the chain would be.
+// Returns the number of calls of the handler that wait for the same fault. If a handler of the
+// program has left by longjmp(), an older entry may have the same context. It does not count and is
+// removed: its frame is not above `frame`, as the frame of a call that waits must be.
 std::size_t calls_that_wait(const void* context, std::uintptr_t frame) {
   std::size_t calls = 0;
   for (Waiting& entry : waiting) {

@@ -86,7 +86,7 @@ class HostEvent final : public EventBackend {
   std::atomic<HostEvent*> next{nullptr};
   std::atomic<int> happened_{0};  // not bool, because waits on int map directly to a futex
   std::atomic<Callback*> callbacks_{nullptr};  // those that wait for the event, the newest first
-  std::uint64_t enqueued_at_ = 0;  // moment of the work; for other tasks, of the work before them
+  std::uint64_t enqueued_at_ = 0;  // time of enqueueing this work, or else the work before it
   std::shared_ptr<StreamFailure> failure_;  // failure of the stream so far; set before happened_
 };
 
@@ -121,10 +121,10 @@ class Queue : public std::enable_shared_from_this<Queue> {
   const std::string name_;
   // Only the thread that runs tasks writes the following members. They have their own cache line.
   alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; links to the next one
-  std::shared_ptr<StreamFailure> failure_;        // of a task; null if later work runs
+  std::shared_ptr<StreamFailure> failure_;        // failure of a task; null if later work runs
   TaskQueueOf<std::atomic, HostEvent> tasks_;
   std::mutex pushing_;  // guards last_work_ and the end of tasks_, which takes one caller at a time
-  std::uint64_t last_work_ = 0;  // moment at which the newest work was enqueued
+  std::uint64_t last_work_ = 0;  // time at which the newest work was enqueued
   std::mutex mutex_;             // guards the start of the worker's sleep
   std::condition_variable_any ready_;
 };
@@ -202,7 +202,7 @@ std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
 }
 
 void Queue::wake() {
-  // Waits until no worker is between its check and its sleep.
+  // Waits while the worker is between its check and its sleep, so that it gets the wake-up.
   { const std::lock_guard lock(mutex_); }
   ready_.notify_all();
 }

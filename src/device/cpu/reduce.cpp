@@ -163,7 +163,7 @@ struct Inputs {
     for (std::size_t i = 0; i < n; ++i) {
       from[i] = parts[i] + first;
       if constexpr (scaled) {
-        // Every NaN becomes the quiet NaN, which has a zero lower half.
+        // Every NaN becomes the quiet NaN, whose lower half is zero, as rounded() requires.
         scale[i] = std::isnan(factors[i]) ? std::numeric_limits<A>::quiet_NaN()
                                           : static_cast<A>(factors[i]);
       }

@@ -30,8 +30,8 @@ A combine(A a, A b) {
   } else if constexpr (op == ReduceOp::bxor) {
     return static_cast<A>(a ^ b);
   } else if constexpr (std::is_integral_v<A>) {
-    // The low bits of a sum or product depend only on the low bits of its operands, and 64-bit
-    // unsigned arithmetic may wrap around.
+    // The low bits of a sum or product depend only on the low bits of its operands, so 64-bit
+    // unsigned arithmetic, which may wrap around, is right for every integer type.
     const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
     return static_cast<A>(op == ReduceOp::product ? x * y : x + y);
   } else {

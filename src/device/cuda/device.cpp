@@ -156,7 +156,7 @@ class CudaEvent final : public EventBackend {
   PooledEvent event_;
   std::shared_ptr<Failure> failure_;
   std::uint64_t position_;
-  std::uint64_t moment_;  // of the work before the event
+  std::uint64_t moment_;  // time at which the work before the event was enqueued
 };
 
 // Converts the times of CUDA events to the steady clock. CUDA returns only differences between
@@ -423,7 +423,7 @@ class CudaStream final : public StreamBackend {
   bool owns_stream_ = true;
   std::shared_ptr<Failure> failure_;
   std::atomic<std::uint64_t> position_{0};
-  std::atomic<std::uint64_t> last_work_{0};  // moment at which the newest work was enqueued
+  std::atomic<std::uint64_t> last_work_{0};  // time at which the newest work was enqueued
   mutable std::mutex mutex_;                 // guards the members below
   // Host functions of the stream. A thread that uses the stream destroys them after they have run:
   // destroying their captures may call CUDA, which a host function must not do.

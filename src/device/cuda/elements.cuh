@@ -17,14 +17,14 @@ template <class T>
 using Wide =
     std::conditional_t<std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>, float, T>;
 
-// An integer type of as many bytes, for one load or store.
+// An integer type of `bytes` bytes, for one load or store.
 template <std::size_t bytes>
 using Word = std::conditional_t<
     bytes == 16, uint4,
     std::conditional_t<bytes == 8, uint2,
                        std::conditional_t<bytes == 4, unsigned, unsigned short>>>;
-// Load and store data that nothing uses again soon, so that it does not displace other data from the
-// L2 cache.
+// Load and store data that nothing uses again soon, so that it does not displace other data from
+// the L2 cache.
 template <class P>
 __device__ __forceinline__ P load_once(const P* from) {
   static_assert(sizeof(P) == sizeof(Word<sizeof(P)>));

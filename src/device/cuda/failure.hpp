@@ -76,7 +76,7 @@ class Failure {
     return search(position, moment, seen);
   }
 
-  // Throws this error to the program, which has then been told of it.
+  // Throws the error that before() returns, if any, and records that the program knows it.
   void check(std::uint64_t position, std::uint64_t moment) const {
     const auto error = before(position, moment);
     if (!error) return;

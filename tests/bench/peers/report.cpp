@@ -59,8 +59,8 @@ class Ratios {
   std::string worst_row_;
 };
 
-// Adds the targets for the share of a limit: that of rows from 1 MiB on, or that in turns, of rows
-// with more ranks than cores.
+// Adds the targets for atoll's share of `limit`: of the limit in rows from 1 MiB on, or of the
+// limit in turns, which is measured only if there are more ranks than cores.
 void add_shares(const Result& result, Impl limit, std::string_view of, std::vector<Target>& all) {
   for (const Collective c :
        {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {

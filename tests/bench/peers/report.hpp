@@ -1,4 +1,4 @@
-// Tables, targets and JSON output of the bench collectives.
+// The output of bench_collectives: tables, comparison with the speed that is wanted, and JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,7 +14,7 @@ struct Target {
   std::string name;
   double value = 0;
   double bound = 0;
-  bool at_least = true;  // true if `wanted` is a minimum, false if it is a maximum
+  bool at_least = true;  // true if `bound` is a minimum, false if it is a maximum
   std::string unit;      // unit of the value: "%" or "x"
   std::string where;     // the row with the worst value, if the value is a worst case
   std::size_t rows = 0;  // number of measured rows from which the value was computed
@@ -29,7 +29,7 @@ double bus_bandwidth(const Key& key, double seconds);
 
 void print_tables(const Result& result);
 void print_targets(const std::vector<Target>& targets);
-// Returns a JSON object with the members `rows` and `summary`.
+// Returns a JSON object with the members `rows`, `summary`, `absent` and `wrong`.
 nlohmann::json json(const Result& result, const std::vector<Target>& targets);
 
 }  // namespace atoll_bench

@@ -145,7 +145,7 @@ class Field {
   }
 
   // Returns the implementation in whose job `impl` is measured. The variants of atoll share one
-  // job; the two physical limits share another.
+  // job; `limit` and `limit_in_turns` share another.
   static Impl job_of(Impl impl) {
     if (impl == Impl::atoll_plain || impl == Impl::atoll_waited) return Impl::atoll;
     return impl == Impl::limit_in_turns ? Impl::limit : impl;

@@ -37,7 +37,7 @@ void Rank::connect(const net::Address& to, int client) {
   socket_ = net::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   ::setsockopt(socket_.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-  // Each process has a source address, because one address has too few ports for many runs.
+  // Each process uses its own source address, because one address has too few ports for many runs.
   sockaddr_in from{};
   from.sin_family = AF_INET;
   from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1 + static_cast<std::uint32_t>(client));
@@ -103,7 +103,7 @@ void Rank::handle(const std::string& body) {
       phase_ = Phase::placing;
       break;
     case Phase::placing:
-      // Decoding the values of all simulated ranks would measure this bench.
+      // Only some ranks decode the values: decoding on all of them would dominate the time.
       if (number_ % 509 == 0) check_placement(answer.payload);
       exchange("atoll/pid", Packer().number(static_cast<std::uint32_t>(number_)).take());
       phase_ = Phase::counting;
@@ -150,7 +150,7 @@ void Rank::advance(bool is_plain) {
   const ssize_t received = ::recv(socket_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
   if (received < 0 && errno == EAGAIN) return;
   if (received <= 0 && phase_ <= Phase::joining) {
-    phase_ = Phase::lost;  // a rank tries again
+    phase_ = Phase::lost;  // the rank has not joined yet, so it connects again
     return;
   }
   if (received <= 0) throw std::runtime_error(fmt::format("rank {}: connection lost", number_));

@@ -34,7 +34,7 @@ enum class Phase {
   done,
 };
 
-// One rank: a connection and its place in the conversation.
+// One simulated rank: its connection, and its phase in the protocol of the store.
 class Rank {
  public:
   Rank(int number, int size, int per_host) : number_(number), size_(size), per_host_(per_host) {}

@@ -41,7 +41,7 @@ class Simulation {
     if (bytes <= 0) return ready;
     bound_.wire_bytes += bytes;
     const double seconds = bytes / shape_.link_Bps;
-    // Find the earliest idle interval of the link that is long enough for the transfer.
+    // Finds the earliest idle interval of the link that is long enough for the transfer.
     double start = ready;
     std::size_t place = 0;
     for (; place < busy_.size(); ++place) {

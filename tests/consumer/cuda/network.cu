@@ -158,7 +158,7 @@ class Loader {
   float* slots_;
 };
 
-// Makes the same batch on every machine.
+// Returns the batch of this step and rank, which is the same on every machine.
 std::vector<float> make_batch(int step, int rank) {
   std::vector<float> values(batch_floats);
   unsigned state = 1u + 7919u * static_cast<unsigned>(step) + 104729u * static_cast<unsigned>(rank);

@@ -73,7 +73,7 @@ float noise(std::uint64_t at) {
   return static_cast<float>(at >> 40) / static_cast<float>(1 << 23) - 1.0f;
 }
 
-// Adds one term for each of 1, 2 or 4 samples.
+// Adds the terms of 1, 2 or 4 samples, in the order in which the library adds ranks.
 template <class Term>
 float add(std::size_t count, const Term& term) {
   if (count == 1) return term(0);

@@ -53,7 +53,8 @@ Held open_and_use(atoll::World& world) {
   return held;
 }
 
-// `per_host`: ranks on each host; 0 puts all on one.
+// Runs `body` and checks that no NCCL resources are left and that only the ranks' GPUs have
+// contexts. `per_host` is the number of ranks on each simulated host; 0 puts all on one host.
 void run(int ranks, const std::function<void(atoll::World&)>& body, int per_host = 0) {
   emulated::forget_contexts();
   atoll_test::run_thread_ranks(ranks, body, [&](atoll::Config& config) {
@@ -130,7 +131,7 @@ TEST_CASE("gathers ask NCCL for copy engines, and reductions for few compute uni
       expect("shard.gather", NCCL_CTA_POLICY_ZERO);
       expect("shard.reduce", NCCL_CTA_POLICY_EFFICIENCY);
     }
-    // Reductions that the library sums, and gathers, ask for what the caller says.
+    // gather_units applies to gathers and to reductions that the library sums itself (bf16).
     using enum atoll::ComputeUnits;
     constexpr int zero = NCCL_CTA_POLICY_ZERO, efficiency = NCCL_CTA_POLICY_EFFICIENCY;
     for (const auto& [reduce, units, of_gathers, of_reductions] :
@@ -150,7 +151,7 @@ TEST_CASE("gathers ask NCCL for copy engines, and reductions for few compute uni
 
 namespace {
 
-// Sums in a fixed order, so that the library adds, in a communicator that asks for copy engines.
+// Runs an ordered sum, which the library adds itself. The communicator asks for copy engines.
 void sum_in_order(atoll::World& world, bool reserves) {
   const auto device = device_of(world);
   const auto mesh = mesh_of(world);
@@ -250,7 +251,7 @@ TEST_CASE("copy engines that run an exchange are not reported as those of gather
     CHECK(fake_gpu::used_copy_engines("engines"));
     CHECK(sms.transports().copy_engines == false);
     world.barrier();
-    // Memory in no window is not for copy engines.
+    // Copy engines cannot gather into memory that is in no window.
     const atoll::Buffer plain = device.allocate(8 * sizeof(float));
     engines.all_gather(own, plain.view(atoll::DType::f32), stream).synchronize();
     world.barrier();

@@ -28,7 +28,7 @@ struct Description {
   bool sums_fast = false;  // sums with fewer bits, allowed for fp8 alone
 };
 
-// The one algorithm that the heuristic gives.
+// The id of the only algorithm, which the heuristic returns for every product.
 constexpr std::uint64_t only = 4;
 
 const Layout& layout(cublasLtMatrixLayout_t handle) {
@@ -67,7 +67,7 @@ bool aligned(std::initializer_list<const void*> addresses) {
   });
 }
 
-// The numbers of all bytes in fp8.
+// Returns the values of all 256 bytes in an fp8 format.
 const std::array<float, 256>& numbers_of(cudaDataType_t type) {
   const auto make = [](__nv_fp8_interpretation_t format) {
     std::array<float, 256> numbers{};

@@ -1,6 +1,6 @@
-// Counts the kernels and products that the host launches for a layer and a pass. A launch costs the
-// host some microseconds, which a step of few tokens waits for. Attention is that of atoll's own
-// kernels; cuDNN's differ in number.
+// Counts the kernels and matrix products that the host launches for a layer and a pass. A launch
+// costs the host some microseconds, for which a step of few tokens waits. The counts are those with
+// atoll's attention kernels; cuDNN launches another number.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -63,7 +63,7 @@ TEST_CASE("the launches of a layer, forward and backward") {
     const auto device = atoll::Device::cuda();
     const auto ops = cuda::make_ops(device, {.fp8 = one.fp8});
     ModelPass pass(model, atoll::DType::bf16, *ops, device, one.recompute);
-    constexpr std::size_t layer = 2;  // between the embedding with the first layer, and the last
+    constexpr std::size_t layer = 2;  // a unit with one layer and neither embedding nor head
     pass.begin();
     std::vector<Launched> forward(pass.units()), backward(pass.units());
     for (std::size_t unit = 0; unit < pass.units(); ++unit) {
@@ -83,7 +83,7 @@ TEST_CASE("the launches of a layer, forward and backward") {
       }
     }
     CHECK(all == one.all);
-    // The activations of the last layer are still there, so full recomputation leaves it out.
+    // The last layer's activations are still in memory, so full recomputation does not repeat it.
     if (one.recompute == Recompute::full) CHECK(backward[layer + 1] == cases[0].backward);
   }
 }

@@ -482,7 +482,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   if (attribute == cudaDevAttrMultiProcessorCount) {
-    *value = 132;  // as an H100
+    *value = 132;  // as many as an H100 has
     return cudaSuccess;
   }
   if (attribute == cudaDevAttrComputeCapabilityMajor ||

@@ -92,7 +92,7 @@ void run(const std::function<void(Rank&)>& body) {
     threads.emplace_back([&, rank] { one_rank(rank, shared, body); });
 }
 
-// The rank `waiting` returns when all other ranks have made this call, which return at once.
+// On the rank `waiting`, waits until all other ranks have made this call; these do not wait.
 void await_others(Rank& self, int waiting, const std::string& name) {
   if (self.rank != waiting)
     return ok(atoll_world_put(self.world, (name + std::to_string(self.rank)).c_str(), "", 0));
@@ -261,7 +261,7 @@ TEST_CASE("every collective moves the data that its contract states") {
 
 TEST_CASE("streams, memory, and callbacks of failures") {
   run([](Rank& self) {
-    using Told = std::promise<atoll_status>;  // of a callback, which runs on another thread
+    using Told = std::promise<atoll_status>;  // the status that a callback gets on another thread
     const auto tell = [](void* context, atoll_status status, const char*) {
       static_cast<Told*>(context)->set_value(status);
     };
@@ -291,7 +291,7 @@ TEST_CASE("streams, memory, and callbacks of failures") {
     CHECK(*static_cast<int*>(data) == 0);
     ok(atoll_registration_open(&source, sizeof source, &self.comm, 1, &registration));
     ok(atoll_registration_slow(registration, &reason));
-    CHECK(*reason != 0);  // memory of a stack belongs to one process
+    CHECK(*reason != 0);  // other processes cannot access the memory of a stack
     atoll_registration_close(registration);
 
     // Rank 2 does not take part, so that the other ranks wait until it aborts the communicator.

@@ -23,7 +23,7 @@ namespace checkpoint {
 namespace fs = std::filesystem;
 namespace fsdp = atoll::fsdp;
 
-// An engine on one row of ranks. Its units are large enough for three blocks of digests on a rank.
+// An engine that shards over all ranks. Its units fill three blocks of digests on a rank.
 struct Job {
   explicit Job(atoll::World& world, std::int64_t elements = 1'000'003)
       : engine(atoll::Mesh::make(world, {1, world.size()}),
@@ -33,7 +33,7 @@ struct Job {
                    engine.add_unit("b", {{"w", {300}}}), engine.seal({"a", "b"}), engine)) {
     engine.initialize(1);
   }
-  // Sets every parameter to `value` plus a number of its place.
+  // Sets every parameter to `value` plus a number that depends on the index.
   void fill(float value) {
     engine.assign([&](const fsdp::Segment& segment, std::span<float> out) {
       for (std::size_t i = 0; i < out.size(); ++i)

@@ -33,8 +33,8 @@ void step(Job& job, atoll::Stream& compute, bool beside = false) {
 }
 
 // Trains while a save of the state after one step goes on, and returns whether the checkpoint has
-// exactly the state of a run that stopped after one step. `copies`: most bytes of copies. `beside`:
-// updates run beside the next pass, and thus beside the beginning of the save.
+// exactly the state of a run that stopped after one step. `copies`: maximum number of bytes of
+// copies. `beside`: updates run beside the next pass, and thus beside the beginning of the save.
 bool saves_first_step(int ranks, std::uint64_t copies, int steps_meanwhile, bool beside = false) {
   const TemporaryFolder folder;
   const fs::path live = folder.path() / "live", still = folder.path() / "still";
@@ -81,7 +81,7 @@ TEST_CASE("a save beside training has the state of the time of the call") {
   for (const int ranks : {1, 2, 3}) {
     CAPTURE(ranks);
     CHECK(saves_first_step(ranks, gibibyte, 3));
-    CHECK(saves_first_step(ranks, 0, 3));  // each update waits for the thread
+    CHECK(saves_first_step(ranks, 0, 3));  // without copies, updates wait for the saving thread
     CHECK(saves_first_step(ranks, gibibyte, 0));
   }
 }
@@ -103,7 +103,7 @@ TEST_CASE("misuse of a save beside training") {
           CHECK(failure_of([&] {
                   fsdp::save(path, job.engine, job.optimizer);
                 }).says("save" + pending));
-          job.fill(7.0f);  // waits for the thread
+          job.fill(7.0f);  // waits for the saving thread
           CHECK(save.written());
           save.finish();
           CHECK(failure_of([&] { save.finish(); }).message == over);
@@ -204,7 +204,7 @@ TEST_CASE("a unit that is updated before the thread has read it is copied") {
     auto stream = held.job.engine.device().stream();
     for (const std::size_t unit : {0U, 1U}) held.save->before_update(unit, stream);
     held.change(stream);
-    stream.synchronize();  // does not wait for the thread
+    stream.synchronize();  // does not wait for the saving thread
     CHECK(!held.save->is_over());
     held.release();
     held.save->wait();
@@ -237,7 +237,7 @@ TEST_CASE("an update waits for the thread if there is no memory for a copy") {
 
 TEST_CASE("an update may come at any moment of the save") {
   std::vector<bool> modes{false};
-#ifndef ATOLL_SANITIZE_THREAD  // which does not know that torn reads are dropped
+#ifndef ATOLL_SANITIZE_THREAD  // reports torn reads, which the save drops
   modes.push_back(true);
 #endif
   for (const bool early : modes) {

@@ -112,7 +112,7 @@ TEST_CASE("checkpoint misuse: a save replaces only checkpoints and empty folders
   std::ofstream(thesis) << "hi";
   const std::string refused = path.string() + ": contains thesis.txt, which is not a file of a";
   CHECK(has(save_to(path), {refused, "move the file, or save to another folder"}));
-  CHECK(refusal(2, path, 1.0f).find("the shape of parameter w") != std::string::npos);  // is whole
+  CHECK(refusal(2, path, 1.0f).find("the shape of parameter w") != std::string::npos);  // whole
   fs::remove(path / "index.json");
   for (const auto& name : {shard(0, 2), shard(1, 2)}) fs::remove(path / name);
   CHECK(has(save_to(path), refused));
@@ -136,7 +136,7 @@ TEST_CASE("checkpoint misuse: two engines that save to one folder") {
     const auto save = [&] { return failure_of([&] { fsdp::save(path, *engine); }).message; };
     if (world.rank() == 0) {
       CHECK(save() == "");
-      CHECK(save() == "");  // to its own folder
+      CHECK(save() == "");  // replaces the checkpoint of this engine
     }
     world.barrier();
     if (world.rank() == 1) CHECK(has(save(), ": another engine saves to this folder, or has"));

@@ -55,7 +55,7 @@ TEST_CASE("checkpoint paths: a save to a link replaces the folder to which it le
     CHECK(refusal(2, disk / "run", value) == "");
     CHECK(refusal(2, link, value) == "");
   }
-  // As a crash leaves it on a file system that cannot exchange two names.
+  // A crash of a save leaves this state on a file system that cannot exchange two names.
   fs::rename(disk / "run", disk / "run.old");
   CHECK(refusal(2, link, 2.0f) == "");
   CHECK(save_to(link) == "");

@@ -30,7 +30,7 @@ using atoll::World;
 
 namespace {
 
-// Throws what a rank's thread may throw.
+// Throws unless `holds`. REQUIRE cannot be used on the threads of ranks.
 void must(bool holds) {
   if (!holds) throw std::runtime_error(std::strerror(errno));
 }
@@ -46,7 +46,7 @@ void drop_pages(const fs::path& file) {
 
 // Returns the bytes of a file that are in memory.
 std::size_t bytes_in_memory(const fs::path& file) {
-  const int fd = ::open(file.c_str(), O_RDWR);  // mincore() tells owners and writers the truth
+  const int fd = ::open(file.c_str(), O_RDWR);  // mincore() tells only owners and writers
   must(fd >= 0);
   const std::size_t size = fs::file_size(file);
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -73,7 +73,7 @@ TEST_CASE("import_weights: every rank reads only the bytes of its shards") {
   const fs::path folder =
       fs::temp_directory_path() / ("atoll-read-bytes-" + std::to_string(::getpid()));
   fs::create_directories(folder);
-  // Every rank has a copy, because the kernel counts pages by file.
+  // Every rank reads a copy of its own, because the kernel counts cached pages by file.
   const auto copy_of = [&](int rank) {
     return folder / ("rank-" + std::to_string(rank) + ".safetensors");
   };
@@ -103,7 +103,7 @@ TEST_CASE("import_weights: every rank reads only the bytes of its shards") {
   }
   for (const std::size_t bytes : read) {
     CAPTURE(size);
-    CHECK(bytes >= size / ranks / 2);         // the kernel may have dropped some
-    CHECK(bytes < size / ranks + size / 10);  // and up to 1 MiB for the header
+    CHECK(bytes >= size / ranks / 2);         // the kernel may have dropped some pages
+    CHECK(bytes < size / ranks + size / 10);  // up to 1 MiB more for the header
   }
 }

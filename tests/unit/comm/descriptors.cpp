@@ -1,5 +1,5 @@
-// Tests what a rank says when it opens a communicator and may open no more files. It is a program
-// for itself: a backend that another test had loaded would need no file.
+// Tests the error of a rank that opens a communicator and has no free file descriptor. It is a
+// program of its own, because a backend that another test had loaded would need no file.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -54,7 +54,7 @@ void write_error_of_rank(int out, const atoll::Config& config, bool has_descript
     try {
       atoll::Communicator::open(mesh.axis("shard"));
     } catch (const atoll::Error&) {
-      world.barrier();  // the other rank has its error too, before this one leaves the job
+      world.barrier();  // so that the other rank gets its error before this one leaves the job
       throw;
     }
   });
@@ -81,7 +81,7 @@ TEST_CASE("a recorder that cannot start leaves nothing behind in its World") {
     atoll::World world = atoll::World::single(config);
     rlimit before{};
     ::getrlimit(RLIMIT_NOFILE, &before);
-    const rlimit none{0, before.rlim_max};  // of further descriptors
+    const rlimit none{0, before.rlim_max};  // no further descriptors
     ::setrlimit(RLIMIT_NOFILE, &none);
     const std::string error = atoll_test::error_of([&] { atoll::Flight::of(world); });
     ::setrlimit(RLIMIT_NOFILE, &before);

@@ -87,7 +87,7 @@ TEST_CASE("an operation that times out fails its communicator and no other") {
     const auto rank = static_cast<std::size_t>(world.rank());
     auto failing = open(world, {0, 1, 2}, "failing"), other = open(world, {0, 1, 2}, "other");
     std::atomic<bool> failed{false};
-    // Another thread goes on with the other communicator, and all ranks make as many calls.
+    // Another thread keeps calling the other communicator; all ranks make the same number of calls.
     std::jthread going_on([&] {
       auto stream = atoll::Device::cpu().stream();
       while (true) {
@@ -312,7 +312,7 @@ TEST_CASE("callbacks of a Work are called once, with its error") {
       }
       CHECK(work.synchronize_for(10s));
       called.wait();
-      work.then([&](const std::optional<atoll::Error>&) { order += "d"; });  // at once
+      work.then([&](const std::optional<atoll::Error>&) { order += "d"; });  // runs at once
       CHECK(order == "abcd");
     }
     std::latch called{2};

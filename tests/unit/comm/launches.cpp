@@ -38,7 +38,7 @@ class CountingStream final : public atoll::StreamBackend {
   }
   void synchronize() override { inner_->synchronize(); }
   std::chrono::nanoseconds exposed_communication() const override { return {}; }
-  void* native() noexcept override { return this; }  // as on GPUs, it has one
+  void* native() noexcept override { return this; }  // not null, as on GPUs
   void launch(const std::function<void(void*)>& work) override { work(this); }
 
  private:
@@ -71,7 +71,7 @@ class CountingOps final : public atoll::DeviceOps {
   Launches& launches_;
 };
 
-// Its memory consists of addresses without pages.
+// A device whose memory consists of addresses without pages.
 class CountingDevice final : public atoll::DeviceBackend {
  public:
   explicit CountingDevice(Launches& launches)
@@ -180,7 +180,8 @@ TEST_CASE("sums in two levels write to registered scratch memory, if it is reser
                               stream)
               .synchronize();
         });
-    // Each of the 8 ranks adds inside its host, once for each host, into scratch memory.
+    // Without a reservation, 8 x 2 sums write to unregistered scratch memory: each of the 8 ranks
+    // sums inside its host once for each of the 2 hosts.
     CHECK(counts().unregistered - before == (reserves ? 0 : 8 * 2));
   }
 }

@@ -1,4 +1,4 @@
-// Tests of levels_of(), which requires that the ranks of each host are a subtree of the sum.
+// Tests of levels_of(), which requires that each host's ranks form a subtree of the sum's tree.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -147,7 +147,7 @@ TEST_CASE("memory that is not mapped on one rank cannot be registered on any") {
              [](World& world) {
                auto comm = open(world);
                std::vector<float> data(1024);
-               // The kernel never maps the lowest pages.
+               // An invalid address, because the kernel never maps the lowest pages.
                void* const garbage = reinterpret_cast<void*>(0x1000);
                void* const memory = world.rank() == 1 ? garbage : data.data();
                const auto registration = atoll::register_memory(memory, 4096, {comm});
@@ -167,7 +167,7 @@ TEST_CASE("memory that overlaps registered memory on one rank cannot be register
     });
     first.deregister();
     const auto again = atoll::register_memory(next, 4096, {comm, other});
-    atoll::allocate(comm.device(), 4096, {comm, other});  // both communicators go on
+    atoll::allocate(comm.device(), 4096, {comm, other});  // both communicators still work
     return error;
   });
   for (const std::string& error : errors) {

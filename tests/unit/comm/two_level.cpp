@@ -66,7 +66,7 @@ TEST_CASE("ordered sums exchange inside a host by the group of the host, if it i
     run({2, 3, algorithm}, [&](atoll::World& world) {
       const auto mesh = atoll::Mesh::make(world, {1, 6});
       atoll::Axis axis = mesh.axis("shard");
-      axis.block = 3;  // an order that no backend knows
+      axis.block = 3;  // an order that no backend supports
       auto comm = atoll::Communicator::open(axis, {.deterministic = true});
       auto stream = comm.device().stream();
       const auto mine = static_cast<std::size_t>(comm.rank());
@@ -92,10 +92,10 @@ TEST_CASE("ordered sums exchange inside a host by the group of the host, if it i
     CAPTURE(even);
     const auto [by_messages, no_exchanges, messages] = sums_and_kinds("", even);
     const auto [sums, exchanges, messages_inter] = sums_and_kinds(two_levels, even);
-    CHECK(sums == by_messages);  // to the bit
+    CHECK(sums == by_messages);  // bit for bit
     CHECK(no_exchanges == 0);
     CHECK(exchanges == (even ? 1 : 0));
-    // Blocks of different sizes take messages, as they do without the group.
+    // With or without the group, blocks of different sizes are exchanged by messages.
     CHECK(messages - messages_inter == (even ? 2 : 0));
   }
 }
@@ -145,7 +145,7 @@ TEST_CASE("two levels are modelled as faster if NICs are slower than links insid
                                  {.gbyte_s = 6.25, .latency_us = 20}};
   constexpr double large = 1 << 30;
   CHECK(levels.seconds(large, 16, 8) < flat.seconds(large, 16));
-  // With one NIC per GPU the network is nearly as fast as the island.
+  // With one NIC per GPU, the network is nearly as fast as NVLink, so one level is faster.
   const atoll::LevelRates rails{{.gbyte_s = 450, .latency_us = 30},
                                 {.gbyte_s = 50, .latency_us = 20}};
   const atoll::GroupRate fast{.gbyte_s = 400, .latency_us = 70};

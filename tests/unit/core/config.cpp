@@ -68,7 +68,6 @@ class SettingsFile {
   Environment environment_;
 };
 
-// Returns the error of a setting.
 std::string problem_of(const std::string& variable, const std::string& value) {
   return error_of([&] { atoll::Config().set(variable, value); });
 }

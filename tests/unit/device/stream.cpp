@@ -103,7 +103,7 @@ TEST_CASE("after a failure nothing else runs, and waiting calls throw") {
   CHECK_THROWS_WITH(event.synchronize(), "planted");
   CHECK_FALSE(ran);
   CHECK_FALSE(ran_behind);
-  CHECK(stamp.ns());  // stamps are taken even so
+  CHECK(stamp.ns());  // stamps are taken even after a failure
 }
 
 TEST_CASE("time spent waiting for communication is counted, other waits are not") {

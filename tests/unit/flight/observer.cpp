@@ -124,7 +124,7 @@ TEST_CASE("the answer of a rank has its operation, its duration and the bytes of
   }
 }
 
-// A table of two such answers would subtract numbers whose difference has no 64 bits.
+// A table of two such answers would subtract numbers whose difference does not fit into 64 bits.
 TEST_CASE("an answer whose numbers are negative for the observer is malformed") {
   const auto answer = [](std::uint64_t step, std::uint64_t clock, std::uint64_t running) {
     return atoll::store::Packer()

@@ -188,7 +188,7 @@ TEST_CASE("choice: the estimated bytes are what the engine allocates") {
   });
 }
 
-// hwloc calls libudev, which has a race between the threads that are ranks here.
+// Left out, because hwloc calls libudev, which has a race between the threads that are ranks here.
 #ifndef ATOLL_SANITIZE_THREAD
 TEST_CASE("choice: the rates of a mesh have levels if the mesh joins hosts") {
   atoll_test::run_thread_ranks(

@@ -155,7 +155,7 @@ TEST_CASE("a unit that is still unsharded in its slot is not gathered again") {
       const std::uint64_t slots = std::min<std::uint64_t>(units, std::uint64_t(prefetch) + 1);
       CHECK(gathers_of(0) == units + units - slots);
       CHECK(gathers_of(1) == units - slots + units - slots);
-      // Changed parameters are gathered again, although their units are still in the slots.
+      // Changed parameters are gathered again, although their units are still gathered.
       set_all(engine, 7.0f);
       CHECK(gathers_of(2) == units + units - slots);
       world.barrier();
@@ -238,7 +238,7 @@ TEST_CASE("a unit stays gathered as long as any scope of it is open") {
         std::this_thread::sleep_for(50ms);
         seen = v.as<float>()[0];
       });
-      // Unit c still occupies the slot.
+      // The scope `outer` still holds unit c, so there is no free memory to gather unit a.
       CHECK_THROWS_AS((void)pass.backward(engine.unit("a")), atoll::Error);
       outer.reset();
       const auto w = pass.backward(engine.unit("a"));

@@ -313,7 +313,7 @@ TEST_CASE("gradient scale: f16 gradients that overflow are skipped until the sca
     return result;
   };
   const Run alone = run(1);
-  // 3 x 65,536 and 3 x 32,768 overflow, 3 x 16,384 does not.
+  // In f16, 3 x 65,536 and 3 x 32,768 overflow, which halves the scale; 3 x 16,384 does not.
   std::vector<float> scales(60, 16384);
   scales[0] = 32768;
   CHECK(alone.scales == scales);

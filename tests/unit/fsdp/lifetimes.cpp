@@ -167,7 +167,7 @@ TEST_CASE("the checker reports a use of a unit after its scope") {
     { const auto w = pass.forward(engine.unit("a")); }
     atoll::View late;
     {
-      const auto w = pass.forward(engine.unit("b"));  // the last unit: no other takes its slot
+      const auto w = pass.forward(engine.unit("b"));  // last unit: no other reuses its buffer
       late = w["w"];
       compute.use(late, atoll::Access::read, "matmul");
     }
@@ -186,7 +186,7 @@ TEST_CASE("the checker reports a use of a unit after another unit has taken its 
       late = w["w"];
     }
     const auto w = pass.forward(engine.unit("b"));
-    CHECK(w["w"].data != late.data);  // each scope maps the slot at different addresses
+    CHECK(w["w"].data != late.data);  // each scope maps the buffer at another address
     compute.backend().use(late.data, late.bytes(), atoll::Access::read, {"matmul"},
                           {"parameters of", "a"});
   });

@@ -39,7 +39,7 @@ TEST_CASE("on four ranks full_shard needs a quarter of the state plus buffers fo
     return memory.parameters + memory.resident + memory.gradients + memory.optimizer;
   };
   CHECK(state(whole) == 4 * units * unit_bytes);
-  CHECK(whole.gathered + whole.whole_gradients == 0);  // compute reads the masters themselves
+  CHECK(whole.gathered + whole.whole_gradients == 0);  // compute reads the master weights in place
   CHECK(state(quarter) == state(whole) / 4);
   CHECK(quarter.gathered == 2 * unit_bytes);
   CHECK(quarter.whole_gradients == 2 * unit_bytes);
@@ -113,8 +113,8 @@ TEST_CASE("with all options the allocated bytes are those of the plan") {
     const fsdp::Optimizer optimizer(engine);
     CHECK(engine.device().allocated_bytes() == engine.memory().total());
   };
-  // In deterministic mode core computes sums over three shards with fallbacks, which need scratch
-  // memory. Two steps take no more than it.
+  // In deterministic mode the core itself computes sums over three shards, which needs scratch
+  // memory. Two steps need no more memory than planned.
   run_thread_ranks(
       6,
       [&](atoll::World& world) {
@@ -146,7 +146,7 @@ TEST_CASE("with all options the allocated bytes are those of the plan") {
   }
 }
 
-// A sum in two levels needs scratch memory, a flat one of the backend does not.
+// A two-level sum needs scratch memory; a flat sum of the backend needs none.
 TEST_CASE("two levels for small sums only need no more memory than planned") {
   const train_test::TemporaryFolder folder;
   const auto file =
@@ -177,18 +177,19 @@ TEST_CASE("blocks for updates beside a forward follow from the bytes of the trai
   fsdp::MemoryPlan memory;
   memory.gradients = 4'000'000'000;
   memory.optimizer = 8'000'000'000;
-  // 30 GB at 50 GB/s of a block.
+  // An update moves 30 GB, and a block moves 50 GB/s, so a forward of 1 s needs 0.6 blocks. The
+  // result is rounded up to a multiple of 8.
   CHECK(fsdp::blocks_beside_forward(memory, 1) == 8);
   CHECK(fsdp::blocks_beside_forward(memory, 0.02) == 32);
-  CHECK(fsdp::blocks_beside_forward(memory, 0.0126) == 32);  // 48 would be enough
-  CHECK(fsdp::blocks_beside_forward(memory, 0.0124) == 0);   // updates take too long
-  // Parameters that are frozen, or whole on each rank, are not updated.
+  CHECK(fsdp::blocks_beside_forward(memory, 0.0126) == 32);  // 47.6 needed, limited to 32
+  CHECK(fsdp::blocks_beside_forward(memory, 0.0124) == 0);   // above 48: updates take too long
+  // `parameters` and `resident` do not change the result, because only gradients and states count.
   memory.parameters = memory.resident = 100'000'000'000;
   CHECK(fsdp::blocks_beside_forward(memory, 0.05) == 16);
   for (const double wrong : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     CHECK_THROWS_AS(fsdp::blocks_beside_forward(memory, wrong), atoll::Error);
   }
-  // The number changes at most once while a forward takes 6 % more or less time in turn.
+  // If the forward time alternates by 6 %, the number of blocks changes at most once.
   unsigned blocks = fsdp::blocks_beside_forward(memory, 0.6 / 17);
   int changes = 0;
   for (int step = 0; step < 20; ++step) {

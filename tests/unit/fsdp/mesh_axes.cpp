@@ -159,7 +159,7 @@ TEST_CASE("engine axes: each coordinate saves and loads its own checkpoint") {
     fsdp::save(own, engine, optimizer, {{"tensor", std::to_string(tensor)}});
     engine.initialize(99);
     CHECK(values_of(engine) != saved);
-    // Only one coordinate reads again: its ranks alone take part.
+    // Only one coordinate loads again, because a load is collective among its ranks alone.
     if (tensor == 1) (void)fsdp::load(own, engine, optimizer);
     const auto extra = fsdp::load(own, engine, optimizer);
     CHECK(extra.at("tensor") == std::to_string(tensor));

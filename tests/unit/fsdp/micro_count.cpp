@@ -22,8 +22,8 @@ namespace {
 using Reports = std::vector<std::string>;
 
 // Runs steps with the numbers of micro batches that `numbers` returns for the rank. Rank `late`
-// sleeps before the last step, so that the other ranks ask for its number before and after. Returns
-// "agreed" or the error. The barrier replaces the collectives of the last step.
+// sleeps before the last step, so that other ranks begin that step first. Returns "agreed" or the
+// error. The barrier replaces the collectives of the last step.
 Reports reports(int size, int late, const std::function<std::vector<int>(int rank)>& numbers) {
   return atoll_test::on_threads(size, [&](World& world) {
     MicroCount count{world};
@@ -69,7 +69,7 @@ TEST_CASE("number of micro batches: a rank that changes it alone is found, early
     return rank == 0 ? std::vector<int>{2, 2, 2, 2} : std::vector<int>{2, 3};
   };
   check_found(reports(2, 1, keeps), "2: 2 on rank 0, 3 on rank 1");
-  // Rank 0 changes to the same number one step later, so its number is equal by now.
+  // Rank 0 changes to the same number one step later, so both numbers are equal when rank 1 asks.
   const auto follows = [](int rank) {
     return rank == 0 ? std::vector<int>{2, 2, 3} : std::vector<int>{2, 3};
   };

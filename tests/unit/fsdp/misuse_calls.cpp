@@ -109,7 +109,7 @@ TEST_CASE("misuse of steps: another gradient scale, and a rate of an earlier ste
   check_both(steps(equal, [](int rank, int) { return rank == 0 ? 2.0f : 1.0f; }),
              disagree("Optimizer::step",
                       "StepOptions::gradient_scale of step 1: 2 on rank 0, 1 on rank 1"));
-  // Step 3 does not compare, and step 4 does.
+  // The ranks do not compare their rates in step 3; step 4 finds the difference.
   const auto third = [](int rank, int step) { return rank == 1 && step == 3 ? 0.25f : 0.5f; };
   check_both(
       steps(third, equal),
@@ -343,7 +343,7 @@ TEST_CASE("misuse of passes: scopes that outlive their pass, and moved scopes an
           pass.reset();
           (*scope)["w"];
         }},
-       {"parameter w of unit a is used through a scope that has been moved: use the scope",
+       {"parameter w is used through a scope that has been moved: use the scope",
         [](Engine& e, Stream& compute) {
           auto pass = e.begin({}, compute);
           auto scope = pass.forward(e.unit("a"));

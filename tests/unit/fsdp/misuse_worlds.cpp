@@ -91,6 +91,6 @@ TEST_CASE("misuse of Worlds: engines of two ranks end after the World") {
   for (const std::string& report : reports) {
     CHECK(has(report, "refresh: the World of this engine has been destroyed"));
   }
-  // Each rank has two lanes with a communicator.
+  // Each of the two ranks has two communicators, and each of these logs a line.
   CHECK(log.count("ends after its World: destroy communicators, engines and optimizers") == 4);
 }

@@ -95,7 +95,7 @@ std::vector<float> train(Strategy strategy, Computes computes) {
     };
     std::vector<float> sums(9);
     for (int step = 0; step < 3; ++step) {
-      // The gathers of the other ranks arrive late.
+      // Rank 1 is late, so the gathers of the other ranks complete late.
       if (world.rank() == 1) std::this_thread::sleep_for(20ms);
       {
         auto pass = engine.begin({}, compute);

@@ -223,7 +223,7 @@ TEST_CASE("own optimizer: states beside an Optimizer are saved too, and counted"
 
 namespace {
 
-// Writes `value` to all of a state, on `stream` and late.
+// Writes `value` to all elements of the state "m", with a task that takes 50 ms on `stream`.
 void write_late(fsdp::Engine& engine, atoll::Stream& stream, float value) {
   const atoll::View state = engine.state(engine.segments()[0], "m");
   stream.enqueue([state, value] {
@@ -250,7 +250,7 @@ TEST_CASE("own optimizer: saves and loads wait for work that writes states after
   CHECK(saved([&](fsdp::Engine& engine) {
           auto compute = engine.device().stream(), second = engine.device().stream();
           engine.parameters_changed(compute);
-          engine.parameters_changed(second);  // of a second optimizer
+          engine.parameters_changed(second);  // as a second optimizer does
           {
             auto gone = engine.device().stream();
             engine.parameters_changed(gone);

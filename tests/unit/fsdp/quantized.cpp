@@ -39,7 +39,7 @@ std::vector<float> values_of(std::string_view param, std::int64_t count) {
   return values;
 }
 
-// The values that remain of a parameter after 8 bits and `dtype`.
+// Returns the values of a parameter after quantization to 8 bits and conversion to `dtype`.
 std::vector<float> kept_of(std::string_view param, std::int64_t count, DType dtype) {
   const auto values = values_of(param, count);
   std::vector<std::byte> blocks(atoll::int8_bytes(values.size()));
@@ -97,7 +97,7 @@ struct Job {
     }
     return found;
   }
-  // Returns whether `visit` gives the values that remain after 8 bits.
+  // Returns whether `visit` passes the quantized values of the frozen parameters.
   bool has_kept() {
     bool same = true;
     engine.visit([&](const auto&, const fsdp::ParamSpec& param, std::span<const float> values) {

@@ -43,8 +43,8 @@ struct ToyRun {
   bool figures = true;       // true: the host waits for norm and sum of each step
   bool updates = true;       // false: the optimizer makes no steps
   bool in_backward = false;  // true: calls update_in_backward()
-  bool beside = false;       // true: updates beside the next pass
-  bool alternates = false;   // true: only in every second step
+  bool beside = false;       // true: updates during the next pass
+  bool alternates = false;   // true: `beside` only in every second step
   atoll::fsdp::Options engine;
   atoll::fsdp::OptimizerOptions optimizer;
 };
@@ -182,7 +182,7 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
   double sum = 0;  // sum of the weights that forward reads, written by tasks on `compute`
   auto compute = engine.device().stream({.name = "compute"});
   ToyResult result;
-  const auto& axes = options.axes;  // the samples are those of the engine's ranks
+  const auto& axes = options.axes;  // only the engine's ranks share the samples
   const auto own = mesh.has_axis(axes.replicate) ? mesh.sub({axes.replicate, axes.shard})
                                                  : mesh.sub({axes.shard});
   const int ranks = own.axis("world").size(), rank = own.axis("world").index;

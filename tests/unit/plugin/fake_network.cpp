@@ -28,13 +28,13 @@ using namespace atoll_collectives;
 using namespace std::chrono_literals;
 using plugin_ranks::Bytes;
 
-// What the network of one rank has seen.
+// What the fake network of one rank has recorded.
 struct Seen {
   std::map<int, Bytes> sent;       // by peer
   std::map<int, std::size_t> got;  // bytes received, by peer
   std::size_t sends = 0;           // calls that sent something
   std::atomic<int> sleeps{0};      // calls of arm() with something to wait for
-  bool is_late = false;            // nothing arrives before the first of these
+  bool is_late = false;            // true: nothing arrives before the first sleep
 };
 std::array<Seen, 2> seen;  // by rank
 
@@ -164,6 +164,6 @@ TEST_CASE("the network can wake a rank that sleeps until the ranks of its host a
   std::thread other(run, 1);
   run(0);
   other.join();
-  // Zeros come from the other host, so the sum of this host remains in its blocks.
+  // The other host sends only zeros, so the result is the sum over the two ranks of this host.
   for (const auto& result : results) CHECK(result.front() == 2.0F);
 }

@@ -1,5 +1,5 @@
-// Tests the table of the host backend, and the bits of deterministic sums. The conformance suite
-// tests every collective, dtype and size.
+// Tests the function table of the host backend, and the bits of deterministic sums. The conformance
+// suite tests every collective, dtype and size.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -82,8 +82,8 @@ inline int ends(const Connections& all) {
   return count;
 }
 
-// Returns connections() once `wanted` ends are left. A call, with which a rank asks another to
-// connect, may be open for a moment longer.
+// Returns connections() once `wanted` ends are left. It waits, because the short connection with
+// which a rank asks another to connect may close a moment later.
 inline Connections settled(int wanted) {
   for (int i = 0; i < 500 && ends(connections()) != wanted; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

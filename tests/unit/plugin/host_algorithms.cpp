@@ -1,6 +1,6 @@
 // Tests every algorithm between hosts on placements with different numbers of ranks per host, in
-// place and out of place, with sizes slightly below and above those of pieces. host_tuning.cpp
-// tests which algorithm the backend chooses, host_windows.cpp registered memory.
+// place and out of place, with sizes just below and above those at which data is split into pieces.
+// host_tuning.cpp tests the choice of the algorithm, host_windows.cpp registered memory.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -55,8 +55,8 @@ TEST_CASE("a timeout names the absent rank, the operation and its bytes") {
   for (const auto& layout : threes) {
     CAPTURE(text(layout));
     FakeCore core;
-    // The algorithm is flat, because with two_level a rank may wait for a rank that is waiting
-    // itself, and would name that rank as well.
+    // The algorithm is flat, because with two_level a rank may wait for a rank that itself waits
+    // for the absent rank, and would name that rank as well.
     auto ranks = open_ranks(backend(), core, layout, {.tuning = "reduce_scatter 0 flat\n"});
     in_threads(3, [&](int r) {
       auto& rank = ranks[static_cast<std::size_t>(r)];
@@ -76,7 +76,7 @@ TEST_CASE("a timeout names the absent rank, the operation and its bytes") {
   }
 }
 
-// conformance_failures has the other differences.
+// The test conformance_failures covers the other kinds of mismatch.
 TEST_CASE("a mismatch names both ranks and their calls") {
   for (const auto& layout : pairs) {
     CAPTURE(text(layout));

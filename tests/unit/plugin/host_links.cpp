@@ -223,11 +223,11 @@ TEST_CASE("a network is cut after the limit only if retransmissions have no answ
     return -1;
   };
   CHECK(first_cut(30, [](int) {}) == 10);
-  // The kernel of a stopped process answers every probe.
+  // Few retransmissions or a recent answer are no cut: a stopped process's kernel still answers.
   CHECK(first_cut(90, [&](int) { health = {100, 50, true, 0, 1s}; }) == -1);
   CHECK(first_cut(90, [&](int) { health = {100, 50, true, 2, 15s}; }) == -1);
   CHECK(first_cut(90, [&](int) { health = {100, 50, true, 9, 2s}; }) == -1);
-  // Without outstanding data the keepalive of the kernel decides.
+  // Without unacknowledged data the watch reports no cut; the kernel's keepalive finds it.
   CHECK(first_cut(90, [&](int) { health = {100, 50, false, 9, 99s}; }) == -1);
   // After progress, the time until a cut begins again.
   CHECK(first_cut(30, [&](int i) { health = {i < 8 ? 100U : 101U, 50, true, 5, 15s}; }) == 18);
@@ -251,7 +251,7 @@ TEST_CASE("both sides of a handshake prove the token") {
   CHECK(!low.accepts(stranger.hello(0, 3, Purpose::connect, {})));
   CHECK(!stranger.proves(hello.body, answer));
   CHECK(!high.proves(hello.body, stranger.answer(hello.body)));
-  // A recorded handshake proves nothing, because the answer is another one.
+  // A recorded handshake proves nothing, because each answer has new random bytes.
   CHECK(!low.confirms(hello.body, low.answer(hello.body).body, last));
 }
 

@@ -42,8 +42,8 @@ Bytes noisy_reduce(const Layout& layout, std::int32_t kind, const GroupOptions& 
 const std::vector<std::string> tunings{"reduce 0 flat\nbroadcast 0 flat\n",
                                        "reduce 0 two_level\nbroadcast 0 chain\n"};
 
-// Expects a rank to report `status`, and no rank to time out. The texts of these ranks contain
-// `word`.
+// Expects at least one rank to report `status`, with a text that contains `word`, and no rank to
+// time out.
 void expect_told(const std::vector<Result>& results, atoll_status status, const std::string& word) {
   int told = 0;
   for (const auto& result : results) {

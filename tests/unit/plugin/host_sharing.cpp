@@ -45,8 +45,8 @@ void expect_working(Rank& rank) {
   CHECK(out.back() == n * (n + 1) / 2);
 }
 
-// Gives the calling thread its own file systems and System V and POSIX IPC, with a /dev/shm of
-// 64 KiB. Returns false if the kernel forbids it.
+// Gives the calling thread its own mount and IPC namespaces, with a /dev/shm of 64 KiB. Returns
+// false if the kernel forbids it.
 bool isolate_shared_memory() {
   return ::unshare(CLONE_NEWNS | CLONE_NEWIPC) == 0 &&
          ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
@@ -88,7 +88,7 @@ TEST_CASE("eight ranks share memory although each has its own small /dev/shm") {
     mapped = mapped_inboxes();
     expect_working(first);
     expect_working(second_comm);
-    // Closing waits for no rank of this host, but an early close would look like a lost peer.
+    // Ranks close without waiting, so a barrier keeps an early close from looking like a lost peer.
     auto meet = first.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0);
     CHECK(first.submit(meet).status == ATOLL_OK);
   });
@@ -127,7 +127,7 @@ TEST_CASE("ranks of different users use TCP") {
     // The system call changes the user of the calling thread only.
     if (r == 1) REQUIRE(::syscall(SYS_setresuid, other_user, other_user, other_user) == 0);
     auto rank = open_rank(core, {0, 0}, r, "group");
-    expect_working(rank);  // both ranks have opened then
+    expect_working(rank);  // afterwards both ranks have opened
     mapped += mapped_inboxes();
   });
   CHECK(mapped == 0);

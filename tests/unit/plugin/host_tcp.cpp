@@ -248,7 +248,7 @@ TEST_CASE("a forked child that closes a copy of a communicator ends, and disturb
   on_ranks(ranks, [&](Rank& rank) { CHECK(barrier(rank).status == ATOLL_OK); });
 }
 
-// A rank that dies closes its descriptors without a message, as an aborted communicator does.
+// An aborted communicator stands for a dead rank: both close descriptors without a message.
 TEST_CASE("the end of a rank is noticed at once although a child that it forked lives on") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0, 1});

@@ -53,7 +53,7 @@ TEST_CASE("the built-in rules choose by size and by number of hosts") {
   struct {
     std::int32_t kind;
     Job job;
-    std::uint64_t kib;  // from here on
+    std::uint64_t kib;  // size from which `from` is chosen
     Algorithm below, from;
   } const rules[] = {
       {ATOLL_ALL_GATHER, {4, 1}, 32, Algorithm::flat, Algorithm::two_level},
@@ -97,8 +97,8 @@ TEST_CASE("the user's rule overrides built-in rules, and determinism overrides b
   // With three hosts, exchanges at distance 1 and 2 do not sum in an adjacent-pair tree, so flat is
   // chosen.
   CHECK(choice({3, 1, rules, 1}, ATOLL_ALL_REDUCE, 65536) == Algorithm::flat);
-  // If the user sets no rule, the algorithm is that of the last built-in rule that matches and
-  // keeps the order of the sum.
+  // Without a rule of the user, the last built-in rule decides that matches and that keeps the
+  // order of the sum.
   CHECK(choice({4, 1, "", 1}, ATOLL_ALL_REDUCE, 4096 * KiB) == Algorithm::two_level);
   CHECK(choice({3, 2, "", 1}, ATOLL_REDUCE_SCATTER, 4096 * KiB) == Algorithm::two_level);
   CHECK(choice({2, 3, "", 1}, ATOLL_REDUCE_SCATTER, 4096 * KiB) == Algorithm::flat);

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 // Values of atoll_group::host_ranks with which the tests run.
 const std::vector<int> neighbours = {1, 1000};
-// Enough elements for several jobs and several staging rounds.
+// Enough elements for several units of shared work and several rounds through staging memory.
 constexpr std::uint64_t largest = 200'003;
 
 // The kinds of memory that the ranks of a group use.
@@ -197,8 +197,8 @@ TEST_CASE("ranks that register different sizes get a mismatch that names both") 
   CHECK(mismatches >= 1);
 }
 
-// In many consecutive steps, some ranks are late. A late rank may find that all jobs of its step
-// are done, or that jobs of the next step are in progress.
+// In many consecutive steps, some ranks are late. A late rank may find that other ranks have done
+// all the shared work of its step, or that they already work on the next step.
 TEST_CASE("many consecutive steps are correct") {
   for (const Layout& layout : {Layout{0, 0}, Layout{0, 0, 0, 0, 0}}) {
     for (const int host_ranks : neighbours) {

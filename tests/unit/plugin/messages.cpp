@@ -104,7 +104,7 @@ TEST_CASE("registered memory of another rank is mapped only if its file has all 
     CHECK(host.add() != "no error");
   }
   Host host;
-  host.send({.number = 1}, file.get());  // rank 1 may be one window ahead
+  host.send({.number = 1}, file.get());  // early: rank 1 may be one window ahead
   host.send({.offset = page}, file.get());
   REQUIRE(host.add() == "no error");
   *host.windows.at(1, {0, page - 1}) = std::byte{5};
@@ -148,7 +148,7 @@ TEST_CASE("an inbox whose file could become shorter is refused") {
   REQUIRE(::pwrite(copy.get(), &sealed->inbox(), sizeof(Inbox), 0) == sizeof(Inbox));
   const auto attach = [&] { Segment::attach(copy.get(), "atoll-peer", 1, 64 * 1024); };
   CHECK(sdk_error(attach, ATOLL_BAD_DATA) ==
-        "an inbox is not sealed, so it could become shorter while in use");
+        "the shared memory of a rank is not sealed, so it could shrink while in use");
   REQUIRE(::fcntl(copy.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
   CHECK(sdk_error(attach) == "no error");
 }

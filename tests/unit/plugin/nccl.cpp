@@ -279,7 +279,7 @@ TEST_CASE("a launch does not sleep: its thread launches compute as well") {
   auto ranks = open_ranks(backend(), core, {0}, on_gpus);
   const int before = sleeps;
   for (int i = 0; i < 100; ++i) expect_ok(add_one(ranks[0]));
-  // A few, because another program may take the processor during a launch.
+  // A launch may sleep a few times, because another program may take the processor.
   CHECK(sleeps - before < 10);
 }
 

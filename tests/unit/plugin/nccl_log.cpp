@@ -20,7 +20,7 @@ std::string connection(const std::string& way) {
   return prefix + "Channel 02/0 : 3[3] -> 11[3] [send] via " + way + '\n';
 }
 
-// The array of the environment, which another thread may be reading while it changes.
+// Detects changes to the array `environ`, which another thread may be reading.
 class Reading {
  public:
   bool is_undisturbed() const { return environ != array_ && entries() == before_; }
@@ -96,7 +96,7 @@ TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   std::fflush(log);
   CHECK(transports() == "network=IB\ngdr=no\n");
 
-  // The log says when copy engines are opened, and the caller says whether for a gather.
+  // The log shows that copy engines were opened, and note_gather() tells whether for a gather.
   const auto before = log_size();
   CHECK_FALSE(opened_copy_engines(before));
   std::fputs((prefix + "Init COMPLETE\n").c_str(), log);

@@ -1,4 +1,4 @@
-// Tests what the nccl fake_backend does with different versions of NCCL (fake_gpu.hpp).
+// Tests what the nccl backend does with different versions of NCCL (fake_gpu.hpp).
 #include <doctest/doctest.h>
 #include <sys/utsname.h>
 
@@ -18,7 +18,7 @@ const char* machine = "x86_64";
 
 }  // namespace
 
-// Stands in for the function of the C library, also in the fake_backend.
+// Stands in for the function of the C library, also in the backend.
 extern "C" int uname(utsname* names) noexcept {
   *names = {};
   std::strncpy(names->machine, machine, sizeof names->machine - 1);

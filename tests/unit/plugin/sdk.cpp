@@ -157,12 +157,12 @@ TEST_CASE("ranks spin only if each has a processor of those on which they may ru
   const auto spin = [](const std::vector<std::string>& masks, int host_ranks, int online) {
     return atoll_collectives::waiting_of(masks, host_ranks, online) == Waiting::spin_then_sleep;
   };
-  // Digits are groups of four processors, the lowest first.
+  // Each hexadecimal digit of a mask stands for four processors; the first digit has the lowest.
   CHECK(spin({"f", "f", "f", "f"}, 4, 4));
   CHECK_FALSE(spin({"3", "3", "3", "3"}, 4, 64));  // a container with 2 processors of 64
   CHECK(spin({"3", "c", "03", "0c"}, 4, 8));       // bound by pairs
-  CHECK_FALSE(spin({"1", "1"}, 2, 8));             // bound to one processor
-  // Two of four ranks: the others have processors of their own, or the same.
+  CHECK_FALSE(spin({"1", "1"}, 2, 8));             // both bound to processor 0
+  // The group has two of four ranks; the masks show whether the others can have own processors.
   CHECK(spin({"1", "2"}, 4, 4));
   CHECK_FALSE(spin({"3", "3"}, 4, 64));
   CHECK(spin({"000000000000000f"}, 2, 64));

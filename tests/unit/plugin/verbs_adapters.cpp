@@ -7,7 +7,7 @@ using atoll_test::sdk_error;
 
 namespace {
 
-// Gives a port one address, and connects it with the network of this number.
+// Gives a port one address, and attaches it to network number `network`.
 void wire(fake_verbs::Device& device, const std::string& address, int network) {
   device.port.gids = {fake_verbs::gid(0, IBV_GID_TYPE_ROCE_V2, ("::ffff:" + address).c_str())};
   device.port.network = network;
@@ -86,7 +86,7 @@ TEST_CASE("queue pairs have the attributes that ATOLL_RDMA names") {
   CHECK(left.rq_psn == adapters.right.to_send.sq_psn);
   CHECK(adapters.left.to_send.timeout == 14);
   CHECK(adapters.left.to_send.retry_cnt == 6);
-  CHECK(adapters.left.to_send.rnr_retry == 7);  // forever
+  CHECK(adapters.left.to_send.rnr_retry == 7);  // 7 means forever
 }
 
 TEST_CASE("InfiniBand ports connect by their LIDs, with the smaller MTU, and without inline data") {

@@ -20,7 +20,7 @@ namespace {
 
 const atoll_backend& backend() { return *atoll_backend_entry_v1(); }
 
-// A core that keeps the lines of the log, and has no topology.
+// A core that keeps the lines of the log, and has no topology to choose adapters by.
 struct Core : FakeCore {
   Core() {
     services().log = [](void*, std::int32_t, const char* line) {
@@ -42,7 +42,7 @@ struct Job {
   std::vector<Rank> ranks;
 };
 
-// Bytes that went through mailboxes, with counters and grants.
+// Bytes that were written to mailboxes, including counters and grants.
 std::uint64_t staged(const fake_verbs::Fabric& fabric) {
   std::uint64_t bytes = 0;
   for (const auto& [range, landed] : fabric.landed) {

@@ -14,7 +14,7 @@ using namespace atoll_verbs_backend;
 
 namespace {
 
-// A core whose topology gives one answer.
+// A core that answers every question about adapters with the same text.
 struct Core {
   explicit Core(std::string its_answer, atoll_status its_status = ATOLL_OK)
       : answer(std::move(its_answer)), status(its_status) {

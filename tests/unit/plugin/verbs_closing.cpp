@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Two connected ranks; the adapter of rank 1 then takes no writes, as if the rank polled nothing.
+// Two connected ranks. The adapter of rank 1 then accepts no writes, as if the rank never polled.
 struct BusyPeer : Ranks {
   BusyPeer(Adapters& adapters, std::chrono::milliseconds limit) : Ranks(2) {
     timeout = limit;
@@ -24,7 +24,7 @@ struct BusyPeer : Ranks {
     adapters.right.is_busy = true;
   }
 
-  // Sends as much as fits into the queues.
+  // Sends messages until the queues are full.
   std::size_t send() {
     const Bytes data(100, std::byte{9});
     std::size_t count = 0;
@@ -115,6 +115,6 @@ TEST_CASE("a rank that closes does not wait for ranks that it never talked to") 
   ranks.timeout = 60s;
   ranks.open(0, "left");
   Bytes memory(1);
-  ranks.at(0).recv(2, memory);  // only looks for the address
+  ranks.at(0).recv(2, memory);  // only looks up the address
   CHECK(time_of([&] { ranks.at(0).finish(); }) < 1s);
 }

@@ -33,7 +33,7 @@ struct Victim {
     head().grants[grants++ % grant_slots] = {begin, end, 4096, 0, {}};
     arrive(Wire::Kind::grant);
   }
-  // Lets the rank grant `memory`, which it then registers.
+  // Lets the rank announce `memory`, which it registers first, to the peer by a grant.
   void expect(std::span<std::byte> memory) {
     pair.a.memory.add(memory);
     stream().expect(memory);
@@ -112,7 +112,7 @@ TEST_CASE("placed data that belongs elsewhere is refused") {
     victim.expect(second);
     victim.arrive(Kind::placed, 0, 20'001);
     CHECK(victim.stream().recv(first) == 20'000);
-    victim.arrive(Kind::placed, 1, 100);  // the first byte of `second` was somewhere else
+    victim.arrive(Kind::placed, 1, 100);  // byte 0 of `second` was written elsewhere
     CHECK(bad_data([&] { victim.stream().recv(std::span(first).first(1)); }) ==
           "it wrote data to memory that was not granted for it");
   }

@@ -1,4 +1,4 @@
-// Ranks of one job that the verbs backend joins, each on the adapters of its own, in one thread.
+// Ranks of one job on the verbs backend, in one thread. Each rank has its own adapters.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -74,7 +74,7 @@ class Ranks {
     move(other, one, data, memory);
     CHECK(data == memory);
   }
-  // Returns the error of a rank that has nothing to do but to receive, or "".
+  // Lets a rank wait for a message, and returns the error of the wait, or "".
   std::string error_of(std::size_t rank, std::size_t peer) {
     Bytes memory(100);
     const atoll_collectives::Need need{static_cast<int>(peer), atoll_collectives::Direction::recv};

@@ -160,8 +160,9 @@ TEST_CASE("a contact survives the text") {
 // The fuzzer verbs_contact shows that a text that is not exactly what encode() writes is refused.
 TEST_CASE("a contact with numbers out of range is refused") {
   const std::string gid = "000102030405060708090a0b0c0d0e0f";
-  // Version, first packet, mailbox, bytes of the ring, credits and rails; then of each rail the
-  // port, fabric, GID, bits of the subnet, LID, partition, MTU, key, and its queue pairs.
+  // The fields are version, first packet, mailbox address, bytes of the ring, credits and number of
+  // rails; then for each rail port, fabric, GID, prefix length of the subnet, LID, partition, MTU,
+  // memory key, number of queue pairs, and the number of each queue pair.
   const std::vector<std::string> fields{"4",        "abc", "7f00", "10000", "400", "1",
                                         "mlx5_0:1", "2",   gid,    "64",    "1",   "ffff",
                                         "3",        "ff",  "2",    "11",    "12"};
@@ -203,7 +204,7 @@ TEST_CASE("a contact with numbers out of range is refused") {
 
 namespace {
 
-// A port with the address `gid`, which is an IPv6 address or, with a prefix of IPv4, "10.1.2.3".
+// A port with the IPv6 or IPv4 address `gid`, in a subnet with a prefix of `bits` bits.
 Contact::Rail port(const std::string& name, Fabric fabric, const std::string& gid, int bits) {
   Contact::Rail rail;
   rail.port = name;
@@ -225,7 +226,7 @@ using Rails = std::vector<Contact::Rail>;
 using Pairs = std::vector<std::optional<std::size_t>>;
 const std::optional<std::size_t> none;
 
-// Returns the pairs, which must be the same from the side of the peer.
+// Returns pair_rails(own, peer), and checks that the peer computes the same pairs.
 Pairs pairs(const Rails& own, const Rails& peer) {
   const auto result = pair_rails(own, peer);
   const auto back = pair_rails(peer, own);
@@ -254,26 +255,26 @@ TEST_CASE("ports of one name are connected") {
   CHECK((pairs(named({"a:1", "b:1"}), named({"b:1", "c:1"})) == Pairs{none, 0}));
   CHECK((pairs(named({"a:1", "a:2"}), named({"a:2"})) == Pairs{none, 0}));
   CHECK((pairs(named({"a:1", "a:1"}), named({"a:1", "a:1"})) == Pairs{0, 1}));
-  // A name has precedence over a subnet, because routers forward RoCE v2.
+  // Ports of one name are connected although their subnets differ, because routers forward RoCE v2.
   CHECK((pairs({v2("a:1", "10.1.0.1"), v2("b:1", "10.2.0.1")},
                {v2("b:1", "10.1.0.2"), v2("a:1", "10.2.0.2")}) == Pairs{1, 0}));
 }
 
 TEST_CASE("without a common name, ports of one subnet are connected") {
-  // One fabric: any port reaches any.
+  // All ports are in one subnet, so any port reaches any other, and they pair in order.
   CHECK((pairs({v2("a:1", "10.0.0.1"), v2("b:1", "10.0.0.2"), v2("c:1", "10.0.0.3")},
                {v2("d:1", "10.0.0.4"), v2("e:1", "10.0.0.5")}) == Pairs{0, 1, none}));
-  // Rails of different subnets, in another order.
+  // The rails are in different subnets, which the ranks list in a different order.
   CHECK((pairs({v2("a:1", "10.1.0.1"), v2("b:1", "10.2.0.1"), v2("c:1", "10.3.0.1")},
                {v2("d:1", "10.3.0.2"), v2("e:1", "10.1.0.2")}) == Pairs{1, none, 0}));
-  // The length of the prefix decides.
+  // With a prefix of 16 bits, 10.1.9.2 is in the subnet of 10.1.0.1.
   CHECK((pairs({v2("a:1", "10.1.0.1", 16), v2("b:1", "10.2.0.1", 16)},
                {v2("c:1", "10.2.9.2", 16), v2("d:1", "10.1.9.2", 16)}) == Pairs{1, 0}));
   CHECK((pairs({infiniband("a:1", "fec0:0:0:1"), infiniband("b:1", "fec0:0:0:2")},
                {infiniband("c:1", "fec0:0:0:2"), infiniband("d:1", "fec0:0:0:1")}) == Pairs{1, 0}));
   CHECK((pairs({infiniband("a:1", "fe80:0:0:0"), infiniband("b:1", "fe80:0:0:0")},
                {infiniband("c:1", "fe80:0:0:0")}) == Pairs{0, none}));
-  // Two ranks on one fabric each, whose names are in use on the other.
+  // Both ranks name their ports a:1 and b:1, but in opposite subnets, so the subnets decide.
   CHECK((pairs({infiniband("a:1", "fec0:0:0:1"), infiniband("b:1", "fec0:0:0:2")},
                {infiniband("a:1", "fec0:0:0:2"), infiniband("b:1", "fec0:0:0:1")}) == Pairs{1, 0}));
 }

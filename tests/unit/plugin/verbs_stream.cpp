@@ -1,5 +1,5 @@
-// Tests the protocol of the verbs backend between two ranks that keep it, over a wire in memory
-// that reorders and delays.
+// Tests the protocol of the verbs backend between two ranks that follow it. An in-memory wire
+// between them reorders and delays writes.
 #include <doctest/doctest.h>
 #include <malloc.h>
 
@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
 
 struct Schedule {
-  std::size_t ahead = 4;       // pieces that the receiver announces
-  std::size_t block_rate = 0;  // a wire loses or regains its room once in so many steps; 0: never
+  std::size_t ahead = 4;       // pieces that the receiver announces in advance
+  std::size_t block_rate = 0;  // a wire blocks or unblocks once in this many steps; 0: never
 };
 
 // Runs both directions in a random order of events until all bytes have arrived.
@@ -130,7 +130,7 @@ void run_random(std::uint32_t seed) {
   Runner(pair, there, back, schedule, random).run();
 }
 
-// Moves `out` from a to b as `in`, and one byte back.
+// Moves the pieces `out` from a to b, which receives them as `in`, and one byte back.
 void run_one_way(Pair& pair, const Pieces& out, const Pieces& in, Schedule schedule,
                  std::uint32_t seed) {
   CAPTURE(seed);
@@ -185,7 +185,7 @@ TEST_CASE("announcements before the ranks are connected are granted when they co
   traffic.expect(1);
   CHECK(traffic.send() == 0);
   CHECK(traffic.recv() == 0);
-  CHECK(pair.a.stream.close());  // there is nobody to tell
+  CHECK(pair.a.stream.close());  // no peer to notify yet
   pair.attach();
   pair.b.wire.land_all();
   pair.b.wire.poll_all(pair.a.stream);
@@ -198,7 +198,7 @@ TEST_CASE("announcements before the ranks are connected are granted when they co
 }
 
 TEST_CASE("a rank that has not polled for long finds thousands of small writes in order") {
-  // The receiver sees all of one rail before any of the other.
+  // The receiver sees all arrivals of one rail before any of the other, so thousands wait.
   AttachedPair pair({2, 64}, 256 * KiB);
   Random random(1);
   const Pieces pieces(5000, {1, false});
@@ -228,7 +228,7 @@ TEST_CASE("a grant is not overwritten before the sender has read it") {
   Traffic traffic(pair.a, pair.b, out, in, random);
   for (int turn = 0; !traffic.is_over(); ++turn) {
     REQUIRE(turn < 1000);
-    // The sender fills the ring and reads no grant meanwhile.
+    // The sender fills the ring without reading any grant.
     for (int i = 0; i < 20; ++i) {
       traffic.send();
       pair.a.wire.land_all();
@@ -291,7 +291,7 @@ TEST_CASE("data counts as sent if the peer has closed and says that it has recei
   traffic.expect(1);
   pair.settle();
   CHECK(traffic.send() == 0);
-  REQUIRE(pair.a.wire.land(0));  // its completion never comes
+  REQUIRE(pair.a.wire.land(0));  // lands, but is never reported complete
   pair.a.wire.poll_all(pair.b.stream);
   CHECK(traffic.recv() == 100'000);
   CHECK(pair.b.stream.close());

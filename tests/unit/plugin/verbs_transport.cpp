@@ -49,7 +49,7 @@ TEST_CASE("ports without a partner are not used, wherever they stand") {
     ranks.at(0).add_memory(source);
     ranks.at(1).add_memory(target);
     ranks.connect(0, 1);
-    // While the last port holds its writes back, send() must not give their memory back.
+    // While the last port delays its writes, send() must not report their memory as free.
     auto& last = *fabric.devices()[static_cast<std::size_t>(std::bit_width(paired)) - 1];
     ranks.at(1).expect(0, target);
     last.is_busy = !std::has_single_bit(paired);
@@ -148,7 +148,7 @@ TEST_CASE("after a fatal event every use of the port names it") {
     adapters.left.events = {IBV_EVENT_LID_CHANGE, event, IBV_EVENT_COMM_EST};
     CHECK(ranks.error_of(0, 1) == text);
     CHECK(ranks.error_of(0, 1) == text);
-    // Another communicator of the process finds the port as it is.
+    // Another communicator of the process fails on this port in the same way.
     Ranks others(2);
     CHECK(sdk_error([&] { others.open(0, "left"); }) == text);
     CHECK(sdk_error([&] { others.open(1, "right"); }) == "no error");
@@ -181,7 +181,7 @@ TEST_CASE("the receive queue never runs empty, even if a rank does not poll") {
       received += ranks.at(0).recv(static_cast<int>(peer), std::span(memory).subspan(received));
     }
     CHECK(received == memory.size());
-    CHECK(ranks.at(peer).send(0, data) == data.size());  // the rank has confirmed
+    CHECK(ranks.at(peer).send(0, data) == data.size());  // rank 0 has confirmed its receives
   }
 }
 

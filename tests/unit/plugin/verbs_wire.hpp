@@ -114,7 +114,7 @@ class MemoryWire final : public Wire {
     ++queue.landed;
     return true;
   }
-  // Reports that all landed writes of the queue are complete.
+  // Completes all writes of the queue that have landed in the peer's memory.
   void complete(std::size_t at) { queues_[at].done = queues_[at].landed; }
   void land_all() {
     for (std::size_t at = 0; at < queues_.size(); ++at) {
@@ -138,7 +138,7 @@ class MemoryWire final : public Wire {
   std::size_t queues() const { return queues_.size(); }
 
   bool is_blocked = false;
-  std::size_t ring_bytes = 0, placed_bytes = 0;  // posted
+  std::size_t ring_bytes = 0, placed_bytes = 0;  // bytes of posted writes
 
  private:
   struct Posted {
@@ -162,7 +162,7 @@ class MemoryWire final : public Wire {
   std::size_t next_ = 0;
 };
 
-// A rank: its stream, and the wire that its writes take.
+// A rank: its stream, and the wire that carries its writes to the peer.
 struct Side {
   Side(std::size_t own_ring, std::size_t peer_ring, WireOptions options, Memory& own_memory,
        const Memory& peer_memory)
@@ -191,7 +191,7 @@ class Pair {
   Memory memory_a_, memory_b_;
 
  public:
-  // The ring of `a`, and that of `b`, which is equal if no size is given.
+  // `ring` is the ring size of `a`, and `other_ring` that of `b`; 0 means the same size.
   explicit Pair(WireOptions options = {}, std::size_t ring = 16384, std::size_t other_ring = 0)
       : a(ring, other_ring == 0 ? ring : other_ring, options, memory_a_, memory_b_),
         b(other_ring == 0 ? ring : other_ring, ring, options, memory_b_, memory_a_) {}
@@ -200,7 +200,7 @@ class Pair {
     a.attach(b);
     b.attach(a);
   }
-  // Lets everything that is on the way arrive.
+  // Delivers all writes in flight, in both directions.
   void settle() {
     for (int turn = 0; turn < 4; ++turn) {
       for (auto [from, to] : {std::pair(&a, &b), std::pair(&b, &a)}) {
@@ -233,7 +233,7 @@ struct Piece {
 };
 using Pieces = std::vector<Piece>;
 
-// Bytes that move from one rank to another. Both ranks cut them into pieces of their own.
+// Bytes that move from one rank to another. Each rank splits them into pieces in its own way.
 class Traffic {
  public:
   Traffic(Side& from, Side& to, const Pieces& out, const Pieces& in, Random& random)

@@ -74,8 +74,8 @@ TEST_CASE("a stream waits for events of others, and counts exposed communication
 TEST_CASE("work that shares a resource slows down in proportion") {
   const Device device = device_with();
   Stream a = device.stream({.name = "a"}), b = device.stream({.name = "b"});
-  // Together they use 1.25 of the bandwidth for as long as the transfer runs: 1 s at 4 / 5 of the
-  // speed.
+  // Together they need 1.25 times the bandwidth, so both run at 4/5 of their speed while the
+  // transfer runs, which takes 0.8 s / 0.8 = 1 s.
   TimedWork reading, transfer;
   reading.seconds = 2;
   reading.use.memory = 1;
@@ -116,11 +116,11 @@ TEST_CASE(
   const auto one = ends(0, 0.25, 1);
   CHECK(one[0] == doctest::Approx(2.2));
   CHECK(one[1] == doctest::Approx(0.8));
-  // A kernel with a block for each unit runs in two rounds meanwhile.
+  // During the transfer of 0.8 s the kernel needs two rounds, so it runs at half speed.
   const auto rounds = ends(0.5, 0.25, 1);
   CHECK(rounds[0] == doctest::Approx(2.4));
   CHECK(rounds[1] == doctest::Approx(0.8));
-  // Work that holds more than all units shares them, and other work waits.
+  // Two transfers need 1.5 times all units, so they slow down by 1.5, and the kernel waits.
   const auto crowd = ends(0, 0.75, 2);
   CHECK(crowd[0] == doctest::Approx(3.2));
   CHECK(crowd[1] == doctest::Approx(1.2));
@@ -133,7 +133,7 @@ TEST_CASE("an update of few blocks holds a unit per block, and slows down comput
   const std::uint64_t count = 1'000'000'000;
   const Buffer buffer = device.allocate(count * sizeof(float));
   const View all = buffer.view(DType::f32);
-  // 12 GB by 20 blocks.
+  // The update moves 12 GB, with 20 blocks.
   device.ops().sgd(b, {all, all, {}, 0.1f, 0.0f, nullptr, 20});
   const double update = 12e9 / (20 * bytes_per_s_of_block);
   const double alone = update / 2;
@@ -212,7 +212,7 @@ TEST_CASE("collectives take the time of the links") {
   stream.synchronize();
   const double begin = simulated::host_time(device);
   shard.all_gather(part.view(DType::f32), whole.view(DType::f32), stream).synchronize();
-  // 3 steps of 1 us after 5 us, and 3 MiB at 100 GB/s.
+  // Latency of 5 us, 3 ring steps of 1 us each, and 3 MiB at 100 GB/s.
   const double expected = 8e-6 + 3.0 * (1 << 20) / 100e9;
   CHECK(simulated::host_time(device) - begin == doctest::Approx(expected).epsilon(1e-6));
 }
@@ -234,7 +234,7 @@ TEST_CASE("the time of a collective: rings, rails, limits") {
   const CollectiveTime tcp = time_of(model, "all_reduce", 100'000'000, 2, 2);
   CHECK(tcp.transfer_s == doctest::Approx(1e8 / 25e9));
   CHECK(tcp.inter == doctest::Approx(1));
-  // Four rails of one NIC: each takes four times as long.
+  // Four rails share one NIC, so each takes four times as long.
   const CollectiveTime rails = collective_time(
       model,
       {.collective = "all_reduce", .bytes = 100'000'000, .ranks = 2, .hosts = 2, .sharing = 4});
@@ -257,7 +257,7 @@ TEST_CASE("the time of a collective: rings, rails, limits") {
   model.intra_gbyte_s = 1000;
   model.most_gbyte_s = rate / 2;
   CHECK(time_of(model, "all_gather", 1 << 30, 16, 2).transfer_s == doctest::Approx(2 * transfer));
-  // More bytes never take less time; small tensors take no milliseconds.
+  // More bytes never take less time, and small tensors take less than a millisecond.
   model.most_gbyte_s = 0;
   for (const int hosts : {2, 16, 128, 2048}) {
     double before = 0;
@@ -268,8 +268,8 @@ TEST_CASE("the time of a collective: rings, rails, limits") {
     }
   }
   CHECK(seconds(time_of(model, "all_reduce", 4, 64, 64)) < 1e-3);
-  // NCCL's PAT over one rank of each host: 14 us per doubling. A ring over several ranks of a host
-  // does not have it.
+  // With one rank per host, the model uses NCCL's PAT, which adds 14 us per doubling of the ranks.
+  // With several ranks per host it uses a ring, whose latency grows with every rank.
   const auto gather = [&](int ranks, int hosts) {
     return seconds(time_of(model, "all_gather", 1 << 20, ranks, hosts));
   };
@@ -280,7 +280,7 @@ TEST_CASE("the time of a collective: rings, rails, limits") {
 TEST_CASE("the time of a collective: measured times, and switches that add") {
   FabricModel model = links();
   model.intra_gbyte_s = 361;
-  // NCCL 2.27.7, 8 GiB on 8 H200.
+  // These rates follow from NCCL 2.27.7 with 8 GiB on 8 H200.
   constexpr std::uint64_t large = std::uint64_t{1} << 33, small = 1 << 10;
   const double ring = seconds(time_of(model, "all_reduce", large, 8));
   const double quick = seconds(time_of(model, "all_reduce", small, 8));
@@ -290,7 +290,7 @@ TEST_CASE("the time of a collective: measured times, and switches that add") {
   CHECK(busbw == doctest::Approx(473).epsilon(0.01));
   CHECK(switched < ring);
   CHECK(seconds(time_of(model, "all_reduce", small, 8)) <= quick);
-  // Measured times are interpolated on a scale of logarithms, and go on at the last rate.
+  // Measured times are interpolated logarithmically; beyond the largest size its rate holds.
   model.measured = {{"all_gather", 2, 1, 1000, 1e-3}, {"all_gather", 2, 1, 4000, 2e-3}};
   CHECK(seconds(time_of(model, "all_gather", 10, 2)) == doctest::Approx(1e-3));
   CHECK(seconds(time_of(model, "all_gather", 2000, 2)) == doctest::Approx(1e-3 * std::sqrt(2)));

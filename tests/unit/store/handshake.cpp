@@ -164,7 +164,7 @@ TEST_CASE("a proof counts only from its author's role, for its own conversation,
   CHECK_FALSE(rank.accepts(store.proof().substr(1)));
   CHECK_FALSE(rank.accepts(store.proof() + "x"));
   CHECK_FALSE(rank.accepts(""));
-  // The same rank, at a store that chose other random bytes.
+  // A store with other random bytes must refuse the proof that was made for the first store.
   Handshake later(Side::store, "right");
   later.hear(rank.greeting());
   CHECK_FALSE(later.accepts(rank.proof()));
@@ -187,7 +187,7 @@ TEST_CASE("a recorded conversation lets nobody in") {
   net::send_all(replay.get(), proof);
   CHECK(is_closed(replay));
 
-  // The store's own proof, sent back to it.
+  // Sends the store's own proof back to the store, which must refuse it.
   Handshake second(Side::rank, "right");
   const net::Fd reflection = place.stranger();
   greet(reflection, second);

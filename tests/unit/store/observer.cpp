@@ -39,7 +39,7 @@ void send_wrong_proof(int socket) {
   net::send_all(socket, store::encode_frame(Kind::proof, 0, handshake.proof()));
 }
 
-// Holds the thread of a store that refuses a process, because the store logs the refusal.
+// Blocks the thread of a store: the store logs that it refuses a process, and the log's sink waits.
 class Hold {
  public:
   explicit Hold(const Place& place) {

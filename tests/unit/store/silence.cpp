@@ -53,7 +53,7 @@ TEST_CASE("a silent store is waited for once; later requests end soon, until it 
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
   CHECK(seconds_of_get() > 4.9);
-  CHECK(seconds_of_get() < 3);  // 1 s and the delays of a busy machine
+  CHECK(seconds_of_get() < 3);  // waits 1 s; more on a busy machine
   const std::string late = store::Packer().number(0).text("").text("").take();
   net::send_all(to.played.get(), store::encode_frame(store::Kind::answer, 1, late));
   std::this_thread::sleep_for(200ms);  // the reader takes the late answer
@@ -69,7 +69,7 @@ TEST_CASE("a store that reads nothing ends each call at its time limit, and then
   std::this_thread::sleep_for(200ms);
   const auto rest = std::async(std::launch::async, [&] {
     thrown(atoll::ErrorCode::timeout, [&] { to.client.ask("who?", "", 0ms); });
-    CHECK_FALSE(to.failure->get());  // the message of the first thread may still pass
+    CHECK_FALSE(to.failure->get());  // the first thread may still be sending
     to.client.fail("enough");
   });
   CHECK(rest.wait_for(10s) == std::future_status::ready);
@@ -91,12 +91,12 @@ TEST_CASE("a partly read message closes the connection with a timeout error") {
 
 TEST_CASE("losing the store during a send gives peer_lost, not timeout") {
   Connection to;
-  thrown(atoll::ErrorCode::timeout, [&] { to.client.ask("who?", "", 0ms); });  // it is silent
+  thrown(atoll::ErrorCode::timeout, [&] { to.client.ask("who?", "", 0ms); });  // store is silent
   const std::jthread lost([&] {
     std::this_thread::sleep_for(1500ms);
     to.played.reset();
   });
-  // The deadline of the call is after 1 s; the rest of the message has time until its timeout.
+  // The put waits 1 s for an answer, but the rest of its message may take the whole 20 s.
   const std::string large(store::max_value_bytes, 'x');
   CHECK_THROWS_AS(to.client.put("key", large, 20s), atoll::Error);
   thrown(atoll::ErrorCode::peer_lost, [&] { to.client.get("key", 1s); });

@@ -215,7 +215,7 @@ TEST_CASE("interrupt() ends the exchanges with a prefix, pending ones and later 
           fmt::format("rank 0: the wait for \"{}\" was interrupted", key));
   }
   std::jthread other([&] { one.client.exchange("b/1", "", 10s); });
-  zero.client.exchange("b/1", "", 10s);  // has another prefix
+  zero.client.exchange("b/1", "", 10s);  // is not interrupted: it has another prefix
   other.join();
   for (Rank* rank : {&zero, &one}) rank->client.farewell();
 }
@@ -225,7 +225,7 @@ TEST_CASE("a rank that joins late learns which rank was lost, although rank 0 ha
   const std::string lost = "rank 1 (host here, pid 101) was lost";
   {
     Rank zero(place, 0);
-    place.hello(1);  // the connection ends at once
+    place.hello(1);  // joins and disconnects at once
     CHECK(has(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("x", 10s); }), lost));
   }
   const std::jthread rank_0([&] { place.server().finish(10s); });

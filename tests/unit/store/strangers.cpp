@@ -30,8 +30,8 @@ TEST_CASE("connections without a valid hello get no answer and do no harm") {
   for (std::size_t cut = 0; cut < hello.size(); ++cut) {
     CHECK(answer_to(place, frame(Kind::hello, hello.substr(0, cut))) == "");
   }
-  // Requests, a proof and a join that precede the hello; and a hello whose version of the library
-  // would reach a terminal.
+  // Requests, a proof and a join must not precede the hello. The version in a hello must not
+  // contain escape sequences, because messages show it on a terminal.
   const std::string get = Packer().number(1000).number(1).text("key").take();
   CHECK(answer_to(place, frame(Kind::get, get)) == "");
   CHECK(answer_to(place, frame(Kind::farewell, "")) == "");
@@ -56,7 +56,7 @@ TEST_CASE("idle connections do not block a rank, make room for new ones, and are
   for (std::size_t i = 0; i < strangers + 50; ++i) idle.push_back(place.stranger());
   Rank one(place, 1);
   CHECK(is_closed(idle.front()));
-  // Proven connections are not counted, and no stranger replaces them.
+  // Connections that have proven the token are no strangers, and no stranger replaces them.
   for (std::size_t i = 0; i < 3 * strangers; ++i) idle.push_back(place.stranger());
   zero.client.put("key", "value", 10s);
   CHECK(one.client.get("key", 10s) == "value");

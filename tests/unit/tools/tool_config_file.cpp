@@ -147,7 +147,8 @@ TEST_CASE("a wrong line is named, and changes nothing in silence") {
   CHECK(refusal("quiet = 1\n") == "line 1: 'quiet' must be true or false");
   CHECK(refusal("count = [1, 2]\n") == "line 1: 'count' needs one value");
   CHECK(refusal("[rate]\n") ==
-        "line 1: 'rate' must be a text, a number, true, false or a list of these");
+        "line 1: 'rate' must be a text, a number, true, false or a list of these: write flags "
+        "without tables such as [model]");
   CHECK(refusal("rate = 1\nrate = 2\n").starts_with("line 2: "));
   CHECK(refusal("rate = 'x'\n").find("rate") != std::string::npos);
   CHECK(refusal("count = 1.5\n").find("count") != std::string::npos);

@@ -80,7 +80,7 @@ TEST_CASE("a table of ranks that all differ fits the terminal") {
   CHECK(std::ranges::all_of(lines, [](const std::string& line) { return line.size() < 60; }));
   CHECK(lines.back().starts_with("and 40"));
   CHECK(lines_of(topo::table_of({address, ranks, {}}, {})).size() < 60);
-  // A terminal of one line gets at least that.
+  // Even a terminal of one line gets a table.
   CHECK_FALSE(topo::table_of({address, ranks, {}}, {1, 20}).empty());
 }
 

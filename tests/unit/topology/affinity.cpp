@@ -386,7 +386,7 @@ TEST_CASE("affinity of cores: all fast NICs of the host if the node has no activ
   for (auto& nic : unplaced.nics) nic.numa = -1;
   CHECK(find_cpu_affinity(unplaced, "a", 2)
             .why.ends_with("no active NIC is known to be on NUMA node 2, where the rank runs"));
-  // A source that shows no states, or only some NICs, cannot tell that none is active.
+  // If the source gives no states, or only those of some NICs, it is unknown whether any is active.
   Topology stateless = cpu_host();
   for (auto& nic : stateless.nics) nic.state = "";
   stateless.nics[3].state = "down";

@@ -113,7 +113,7 @@ TEST_CASE("report: groups, names, reasons and the sum") {
   for (const char* part : {"shm_small", "throttle", "needs root"})
     CHECK_FALSE(contains(report, part));
   const std::string all = to_report(diagnosis, atoll::Colour::off, atoll::PassedChecks::listed);
-  // Names of missing facts are the program's own.
+  // The report does not name missing facts, because their names are internal.
   for (const char* part : {"\nok\n    shm_small: /dev/shm is large\nnot checked\n",
                            "    needs root\n      throttle, acs\n",
                            "    no source provides what a check needs\n      mtu_differs\n"})
@@ -185,7 +185,7 @@ TEST_CASE(
   set_gpus(topology, fact::mig, "yes");
   CHECK(state_of(topology, "nvlink_down") == "ok");
   set_gpus(topology, fact::mig, "no");
-  // An island that is known by its fabric alone shows no links.
+  // If an island is known only by its fabric id, its GPUs list no links.
   topology.hosts[0].gpu_links = atoll::IslandState::unknown;
   set_gpus(topology, fact::fabric_state, "completed");
   set_gpus(topology, fact::fabric_cluster, "6f0e1c2d-0000-4000-8000-000000000001");
@@ -302,7 +302,7 @@ TEST_CASE("islands_unequal: a bridge joins two cards, so the third of three has 
     machines::link(topology, gpu("a", 0), gpu("a", 1), 4);
     CHECK(state_of(topology, "nvlink_down") == "ok");
     expect_finding(topology, "islands_unequal", Severity::info, {"a/gpu2"}, {});
-    // Two cards without a bridge could have one.
+    // A bridge could join the two unlinked cards, so the finding is a warning.
     topology.gpus.push_back(topology.gpus[2]);
     topology.gpus.back().id = gpu("a", 3);
     CHECK(the_finding(topology, "islands_unequal").severity == Severity::warning);

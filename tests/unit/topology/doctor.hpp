@@ -110,7 +110,7 @@ inline atoll::TopologyNic& add_port(Topology& topology, const std::string& host,
   return nic;
 }
 
-// Removes all that says where the devices are.
+// Removes PCI paths, NUMA nodes and packages, so that the places of devices are unknown.
 inline void hide_places(Topology& topology) {
   for (atoll::TopologyGpu& gpu : topology.gpus) gpu.pci_path = "", gpu.numa = gpu.package = -1;
   for (atoll::TopologyNic& nic : topology.nics) nic.pci_path = "";

@@ -235,7 +235,7 @@ TEST_CASE("picture: trouble is red, warnings orange, information neither; ranks 
   CHECK(contains(line_with(svg, frame("a")), "fill=\"#f7f8fa\" stroke=\"#c81e1e\""));
   CHECK_FALSE(contains(svg, "idle"));
   CHECK(svg.find("error: a/gpu1") < svg.find("warning: a/gpu1"));
-  // Ranks are named on their GPUs, the mesh above all.
+  // Each GPU shows its ranks, and the top of the picture shows the mesh.
   CHECK(contains(svg, "mesh 3 x 8"));
   CHECK(contains(box(svg, "a/gpu0"), label("rank 0")));
   CHECK(contains(box(svg, "a/gpu2"), label("ranks 1, 2")));

@@ -284,7 +284,7 @@ TEST_CASE("fabric: ports of a known host that match no NIC are noted") {
                           cable(1, "?", "node0 mlx5_0") + cable(2, "?", "node1 mlx5_9") +
                               cable(3, "?", "node1 mlx5_9", 2))) ==
         "2 ports of this host match no NIC: node1 mlx5_9 and node1 mlx5_9:2");
-  // Longer texts than 4,096 bytes make atoll's own JSON unreadable.
+  // A note stays below 4,096 bytes, because atoll's own JSON reader refuses longer texts.
   std::string ports = known;
   for (char c = 'a'; c < 'i'; ++c) ports += "," + port("node1", std::string(600, c), "a");
   CHECK(note(json(ports)).size() < 4'096);

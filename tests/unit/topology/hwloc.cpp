@@ -221,7 +221,7 @@ TEST_CASE("hwloc: a matrix of pairs becomes links") {
 TEST_CASE("hwloc: up to 2.9.0 the matrix counts generations 3 and 4 twice") {
   const auto link = [](const std::string& version, const std::string& model) {
     XmlMachine machine{.version = version, .devices = gpu(0x10, 0, model) + gpu(0x11, 1, model)};
-    // A model that nobody knows is not known by its PCI device either.
+    // A model without a name must not be known by its PCI device id either, so the id is unknown.
     if (model.empty())
       machine.devices = pci(0x10, "0302 [10de:ffff] [0000:0000] a1", os(416, "nvml0", 1)) +
                         pci(0x11, "0302 [10de:ffff] [0000:0000] a1", os(417, "nvml1", 1));

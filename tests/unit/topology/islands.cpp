@@ -180,7 +180,7 @@ TEST_CASE("islands: xGMI hives; hive 0 is none") {
     topology.gpus[static_cast<std::size_t>(i)].facts["xgmi.hive"] = "0x5a";
   topology.gpus[3].facts["xgmi.hive"] = "0";
   CHECK(islands_of(topology) == "3 known xgmi - -; 1 none - - -; ");
-  machines::add_host(topology, "b", 1);  // a hive is a matter of one host
+  machines::add_host(topology, "b", 1);  // an xGMI hive does not span hosts
   topology.gpus[4].facts["xgmi.hive"] = "0x5a";
   CHECK(find_islands(topology).size() == 3);
 }

@@ -260,7 +260,7 @@ TEST_CASE("ports: counters of errors and of congestion") {
   const std::string port = add_adapter(tree, "mlx5_0", "0000:16:00.0");
   write_port(tree, port, "Ethernet", "4: ACTIVE", "200 Gb/sec (4X HDR)");
   tree.write(port + "counters/symbol_error", "2\n");
-  tree.write(port + "counters/port_xmit_wait", "18446744073709551615\n");  // more than is read
+  tree.write(port + "counters/port_xmit_wait", "18446744073709551615\n");  // too large to be read
   tree.write(port + "counters/port_xmit_discards", "99\n");
   for (const char* name :
        {"packet_seq_err", "implied_nak_seq_err", "roce_adp_retrans", "local_ack_timeout_err"})

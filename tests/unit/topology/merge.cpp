@@ -162,7 +162,7 @@ TEST_CASE("views: UUIDs match GPUs where they are unique") {
   const Topology node = merge_two(a, b);
   REQUIRE(node.gpus.size() == 2);
   CHECK(dispute(node, "node/gpu1", "model").ends_with("second (b.txt)"));
-  for (Topology* scrubbed : {&a, &b})  // scrubbed files repeat them
+  for (Topology* scrubbed : {&a, &b})  // as scrubbed files have one UUID for all GPUs
     for (auto& one : scrubbed->gpus) one.uuid = "GPU-11111111-0000-0000-0000-000000000000";
   CHECK(contains(error_of({a, b}), "cannot be matched"));
   a.gpus.pop_back();
@@ -211,7 +211,7 @@ TEST_CASE("views: GPUs that a container hides from the first view are added") {
         "node/gpu2 00000000:10:00.0 index -1 numa 0 test; "
         "node/gpu3 00000000:11:00.0 index -1 numa 0 test; ");
   CHECK(dispute(node, "node", "gpus") == "2 GPUs (a.xml), not 4 GPUs (b.txt)");
-  // A view that has none contradicts nobody.
+  // A view without GPUs contradicts no other view.
   CHECK(conflict(merge_two(view("a", 0), b), "node", "gpus") == nullptr);
   CHECK(merge_two(view("a", 0), b).gpus.size() == 4);
 }

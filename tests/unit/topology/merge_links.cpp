@@ -85,7 +85,7 @@ TEST_CASE("views: links that differ are one conflict, in words") {
   CHECK(denied.hosts[0].gpu_links == IslandState::none);
   CHECK(denied.links.empty());
   CHECK(dispute(denied, "node", "links").starts_with("no links (a.xml)"));
-  Topology degraded = view("b", 4);  // with a GPU of fewer links
+  Topology degraded = view("b", 4);  // one GPU has fewer links
   switched(degraded, 18).links[2].count = 16;
   CHECK(dispute(merge_two(on_switch, degraded), "node", "links")
             .ends_with("4 GPUs on a switch, 16 to 18 links each (b.txt)"));

@@ -70,7 +70,7 @@ TEST_CASE("mesh check: by the launch order that is given") {
                  "a/gpu0-7, rank 1 on NVLink island b/gpu0-7"));
   CHECK(contains(findings[0].fix, "leave out --mesh"));
   CHECK(contains(findings[0].fix, "mpirun --map-by ppr:N:node"));
-  // Here it is the shape.
+  // Here the shape of the mesh is the reason.
   CHECK(check_mesh(topology, ranks, by_hand(1, 16))[0].fix ==
         "a shard axis of 8 stays inside the islands");
   MeshPlan sorted = by_hand(2, 8);

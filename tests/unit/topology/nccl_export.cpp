@@ -178,7 +178,7 @@ TEST_CASE("built anew: devices and islands come back") {
   const std::string text = to_nccl_xml(switched(h100s(1, 2), own));
   CHECK(contains(text, "<nvlink target=\"fffffff:ff:ff.0\" count=\"18\" tclass=\"0x068000\"/>"));
   for (const char* unknown : {"rank", "host_hash", "arch"}) CHECK_FALSE(contains(text, unknown));
-  // Two racks do not become one.
+  // The export keeps two racks apart, so their islands stay separate.
   CHECK(find_islands(exported(switched(h100s(4, 2), [](const std::string& host) {
           return host < "c" ? "rack:x/s" : "rack:y/s";
         }))).size() == 4);

@@ -109,7 +109,7 @@ TEST_CASE("port counters: counters that fell, vanished or are unknown are no fin
   before = after = ports("infiniband");
   set(after, 0, fact::errors, ", symbol_error -5, link_downed many,  , 7");
   CHECK(compare_ports(before, after).empty());
-  // A port that is in one of both topologies only.
+  // A port that only one of the two topologies contains is not compared.
   set(after, 0, fact::errors, "symbol_error 5");
   before.nics.erase(before.nics.begin());
   CHECK(compare_ports(before, after).empty());

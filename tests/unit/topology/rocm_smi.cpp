@@ -27,7 +27,7 @@ Topology load(const std::string& text) {
   return atoll::load_topology(folder.path("rocm.txt"));
 }
 
-// Returns a table of 4 GPUs with one cell for pairs inside {0, 1} and {2, 3}, and one for others.
+// Returns a table of 4 GPUs with the cell `near` for pairs inside {0, 1} and {2, 3}, else `far`.
 std::string table(const std::string& title, const std::string& near, const std::string& far) {
   std::string text =
       "================ " + title + " ================\n       GPU0  GPU1  GPU2  GPU3\n";

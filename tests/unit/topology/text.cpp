@@ -76,7 +76,7 @@ TEST_CASE("tree and JSON: the NICs of ranks on CPU memory, and the reason") {
   CHECK(contains(json, R"({"host":"a","numa":1,"nearest":["a/mlx5_1"],"use":["a/mlx5_1"],)"
                        R"("level":"NODE","why":"mlx5_1 is on NUMA node 1, where the rank runs"})"));
   CHECK(Topology::from_json(json, "test").nics.size() == 2);
-  // Without an active NIC the reason stands once, for the host.
+  // Without an active NIC, the tree gives the reason once, for the whole host.
   for (auto& nic : topology.nics) nic.state = "down";
   tree = to_tree(atoll::inspect(topology));
   CHECK(contains(tree, "\n  ranks on CPU memory: no active NIC that joins hosts\n"));
@@ -104,7 +104,7 @@ TEST_CASE("tree: devices of unknown place are on the only NUMA node") {
   CHECK(contains(tree, "\n  ranks on CPU memory  -> mlx5_0\n"));
   for (const char* contradiction : {"unknown", "not bound"})
     CHECK_FALSE(contains(tree, contradiction));
-  // The tree and the picture round alike.
+  // The tree and the picture round sizes alike.
   CHECK(contains(tree, ", 7.5 GiB\n"));
   CHECK(contains(to_svg(inspection), ", 7.5 GiB<"));
 }

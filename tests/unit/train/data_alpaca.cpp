@@ -103,7 +103,7 @@ TEST_CASE("small lists of Alpaca records are known by their size and first recor
   CHECK_FALSE(is_small(R"([{"messages": [{"role": "user"}]}, {"instruction": "i"}])"));
   CHECK_FALSE(is_small(R"({"data": [{"instruction": "i", "output": "o"}]})"));
   CHECK_FALSE(is_small("[]"));
-  CHECK(train::is_small_alpaca(folder.path() / "none.json"));  // whoever loads it says so
+  CHECK(train::is_small_alpaca(folder.path() / "none.json"));  // the loader reports that
   const auto large = folder.write("large.json", R"([{"instruction": "i"})");
   std::filesystem::resize_file(large, train::largest_alpaca + 1);
   CHECK_FALSE(train::is_small_alpaca(large));

@@ -153,11 +153,11 @@ TEST_CASE("split: parts have no sample in common, whatever the seed") {
   CHECK(epoch_of(run.train, 0, 2).size() == 46);
   const auto few =
       train::open_run_data({.data = data, .seq = 8}, {.split = 0.1, .samples = 2}, *tokenizer);
-  CHECK(few.eval->size() == 2);  // of 4 and 1
+  CHECK(few.eval->size() == 2);  // limited to 2; 0.1 gives 4 and 1
   const auto file = train::open_run_data({.data = a, .seq = 8}, {.data = b}, *tokenizer);
   CHECK(file.eval->size() == 11);
   CHECK(file.train.size() == 40);
-  // Samples of the evaluation are shared by the sizes of the sources: 40 and 11.
+  // Sources of 40 and 11 samples contribute to the evaluation in proportion to their sizes.
   const auto both =
       train::open_run_data({.data = a, .seq = 8}, {.data = a + "," + b, .samples = 10}, *tokenizer);
   CHECK(both.eval->size() == 10);
@@ -171,7 +171,7 @@ TEST_CASE("a tokenizer.json is that of the token file") {
   const auto path = folder.write("tokenizer.json", "{}").string();
   TokenBytes file{.documents = {{0, 1, 2, 3}}, .vocabulary = 4, .eos = 3};
   const auto data = folder.write("a.tok", token_bytes(file)).string();
-  CHECK(train::tokenizer_for(path, data, "")->vocab_size() == 4);  // its digest is unknown
+  CHECK(train::tokenizer_for(path, data, "")->vocab_size() == 4);  // a file without a digest
   file.digest[0] = 1;
   folder.write("a.tok", token_bytes(file));
   const auto failure = [](const std::string& what, const std::string& sources) {

@@ -180,7 +180,7 @@ TEST_CASE("token file: another tokenizer, or a small model, is refused") {
   auto file = three_documents();
   const auto path = folder.write("a.tok", token_bytes(file)).string();
   const auto bytes = train::byte_tokenizer();
-  CHECK(train::open_dataset({.data = path}, *bytes).size() == 3);  // its digest is unknown
+  CHECK(train::open_dataset({.data = path}, *bytes).size() == 3);  // a file without a digest
   // The vocabulary of the file has 300 ids, but ids above 11 do not occur.
   CHECK(train::open_dataset({.data = path, .model = {.vocabulary = 12}}, *bytes).size() == 3);
   CHECK(failure_of([&] {

@@ -39,6 +39,7 @@ TEST_CASE("presets have the sizes they promise") {
   CHECK(parameter_count(train::preset("mistral-7b")) == 7'241'732'096);
   // The published models have these numbers of parameters.
   CHECK(parameter_count(train::preset("llama-3.1-8b")) == 8'030'261'248);
+  CHECK(parameter_count(train::preset("llama-3.1-70b")) == 70'553'706'496);
   CHECK(parameter_count(train::preset("qwen2.5-7b")) == 7'615'616'512);
   CHECK(parameter_count(train::preset("qwen3-8b")) == 8'190'735'360);
   CHECK(parameter_count(train::preset("smollm3-3b")) == 3'075'098'624);
@@ -210,7 +211,7 @@ TEST_CASE("operations: 2 per weight and token, half of the attention square, the
   config.sliding_window = 100;
   const double band = 6 * 4 * (512.0 * 100 - 100 * 100 / 2) * 192;
   CHECK(matmul_flops(config, one) == doctest::Approx(2 * 512 * weights + band));
-  // Adapters: no gradients of frozen weights, but backward of attention is whole.
+  // With adapters, frozen weights have no gradients, but the backward of attention counts whole.
   config.adapters = {.rank = 4, .alpha = 8, .targets = {"q_proj"}};
   const double adapters = static_cast<double>(train::adapter_count(config));
   CHECK(adapters > 0);

@@ -163,7 +163,7 @@ TEST_CASE("document: hostile texts stay in the element of the data, and nothing 
     CAPTURE(part);
     CHECK(count(page, part) == count(plain, part));
   }
-  // The only addresses are the names of HTML and SVG.
+  // The only URLs are the XML namespaces of HTML and SVG, so the page loads nothing.
   CHECK(count(plain, "http://www.w3.org/") == count(plain, "http"));
   for (const char* part : {"src=", "href=", "@import", "url(", "innerHTML"}) {
     CAPTURE(part);
@@ -232,7 +232,7 @@ TEST_CASE("report: the traced step of median duration") {
   CHECK(step["ranks"] == 2);
   CHECK(step["rows"] ==
         json{{0, 1, "compute"}, {0, 2, "gather"}, {1, 1, "compute"}, {1, 2, "gather"}});
-  // Spans of the lowest rank since the step before, and of the other rank within the step.
+  // The lowest rank has spans since the previous step, the other rank only those of the step.
   const auto spans_of = [&](int rank) {
     json begins = json::array();
     for (const json& one : step["spans"]) {
@@ -261,7 +261,7 @@ TEST_CASE("report: spans too narrow to see, and ranks beyond the eighth, are lef
   CHECK(step["ranks"] == 10);
   CHECK(step["rows"].size() == 8);
   CHECK(step["spans"].size() == 9);
-  // The memory over the step counts every span of the lowest rank.
+  // The lowest rank keeps even narrow spans, because the curve of memory over the step needs them.
   CHECK(step["spans"][1] == json{0, 1, 200.0, 1.0, "narrow", "work", 7.0});
   for (int i = 0; i < 100'000; ++i) events.push_back(span("more", "work", 0, 1, i / 100.0, 0.01));
   CHECK(page::timeline_of({{"traceEvents", events}})["spans"].size() <= 40'000);
@@ -309,7 +309,7 @@ TEST_CASE("compare: figures, the best of them, and the settings that differ") {
     CAPTURE(part);
     CHECK(has(text, part));
   }
-  CHECK(count(text, "*") == 0);  // both have the same figures
+  CHECK(count(text, "*") == 0);  // no figure is best: all are equal
   CHECK(page::runs_at(folder.path()) ==
         std::vector{folder.path() / "first", folder.path() / "second"});
   CHECK(page::runs_at(folder.path() / "first/").size() == 1);
@@ -326,7 +326,7 @@ TEST_CASE("compare: figures, the best of them, and the settings that differ") {
   CHECK(shown["figures"][0]["cells"][0] == "1.172");
   CHECK(shown["notes"].empty());
 
-  // A run that was resumed: metrics.json counts its last 4 steps.
+  // For a resumed run, metrics.json counts only the 4 steps since then.
   write_run(folder, "third", 1e-3);
   folder.write("third/steps.jsonl", steps(10, 2));
   folder.write("third/metrics.json",
@@ -373,7 +373,7 @@ TEST_CASE("warnings: each has evidence and remedy") {
   };
   CHECK(has(remedy({{"mfu", 0.1}, {"steps_per_s", 1.0}, {"data_wait_s", 0.5}}), "data"));
   CHECK(has(remedy({{"mfu", 0.1}, {"exposed_comm_fraction", 0.5}}), "communication"));
-  // Nothing in the files makes it fail.
+  // No content of the files makes the page fail.
   CHECK(
       ids({{"plan", {{"shard", 2}, {"order", {0, 9, "x"}}, {"islands", {3, {7}}}}}}, json::object())
           .empty());

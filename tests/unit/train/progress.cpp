@@ -127,7 +127,7 @@ TEST_CASE("progress: the time left counts what lies between steps") {
   const auto line = [&](std::int64_t step, std::chrono::seconds at) {
     return pacer.step({.step = step, .seconds = 1}, {}, start + at).value_or("");
   };
-  // A resumed run begins at step 11; each step takes 10 s with its evaluation, not 1 s.
+  // A resumed run begins at step 11. A step takes 10 s with its evaluation, and 1 s without.
   CHECK(line(11, 0s).starts_with("step 11/100  loss"));
   CHECK(line(12, 10s).starts_with("step 12/100 (14:40 left)  loss"));
   CHECK(line(21, 100s).starts_with("step 21/100 (13:10 left)  loss"));

@@ -41,7 +41,7 @@ TEST_CASE("machine: counters of Linux, and the use between two samples") {
   const auto use = train::use_between(before, after, 2, 2);
   CHECK(use.cpu_machine == Approx(0.75));
   CHECK(use.cpu_ranks == Approx(0.5));
-  after.process_cpu_s += 3;  // the other rank cannot have used as much
+  after.process_cpu_s += 3;  // limited to the busy time of the machine
   CHECK(train::use_between(before, after, 2, 2).cpu_ranks == Approx(0.75));
   CHECK(use.memory_used_fraction == Approx(0.75));
   CHECK(use.network_sent_per_s == Approx(300));

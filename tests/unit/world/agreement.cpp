@@ -1,6 +1,6 @@
-// agree() with values that are larger than a value of the store. The errors of ranks that differ,
-// fail or do not call are in unit/fsdp/misuse.cpp, unit/fsdp/misuse_calls.cpp and
-// unit/checkpoint/misuse.cpp.
+// Tests agree() with declarations that exceed the maximum size of a value in the store.
+// unit/fsdp/misuse.cpp, unit/fsdp/misuse_calls.cpp and unit/checkpoint/misuse.cpp test the errors
+// of ranks that differ, fail or do not call agree().
 #include "atoll/rank_set.hpp"
 
 #include <doctest/doctest.h>

@@ -31,7 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Closes all descriptors but the standard streams and `kept`. If `reuses`, pipes take the numbers.
+// Closes all descriptors but 0 to 2 and `kept`. If `reuses`, pipes then get the closed numbers.
 void close_all_but(int kept, bool reuses) {
   for (int fd = 3; fd < 1024; ++fd)
     if (fd != kept) ::close(fd);
@@ -191,7 +191,7 @@ TEST_CASE("a forked child cannot use the World of its parent, nor a communicator
   REQUIRE(pid >= 0);
   if (pid == 0) {
     ::alarm(20);
-    world.fail("of the child");  // reaches nobody
+    world.fail("of the child");  // a forked child cannot fail the job
     int accepted = 0;
     for (const auto& call : calls) accepted += has(error_of(call), expected) ? 0 : 1;
     ::_exit(accepted + world.rank());

@@ -157,7 +157,7 @@ TEST_CASE("another program has the port of the store") {
 TEST_CASE("rank 0 on another host than the address of the store says so") {
   const ReservedPort port;
   atoll::Config config = thread_rank_config(0, 2, port);
-  config.addr = "192.0.2.1:29511";  // an address for documents, of no host
+  config.addr = "192.0.2.1:29511";  // TEST-NET-1, which no host has
   CHECK(has(error_of([&] { atoll::World::from_env(config); }),
             {"it runs on host " + atoll::net::host_name() + ", but 192.0.2.1 is not an address of",
              "set ATOLL_ADDR=", "--node-rank"}));

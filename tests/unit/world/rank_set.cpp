@@ -20,7 +20,7 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-// Ranks 0, 2, ... and ranks 1, 3, ...; the constructor sorts.
+// Returns all even ranks or all odd ranks. They descend here, because the constructor sorts them.
 RankSet half_of(World& world) {
   std::vector<int> ranks;
   for (int rank = world.size() - 1; rank >= 0; --rank) {

@@ -1,5 +1,5 @@
-// Worlds that are rebuilt: the living ranks of an epoch form the next one, without ranks that are
-// lost or whose replica is not whole, and with new processes.
+// Tests Worlds that are rebuilt: the living ranks of an epoch form the next one, without ranks that
+// are lost or belong to an incomplete replica, and with new processes.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -232,7 +232,7 @@ TEST_CASE("wrong calls of regroup() and enter()") {
   run(2, [](World& world) {
     CHECK(has(error_of([&] { World::regroup(world, {.needed = 2}); }), "needs a tag"));
     CHECK(has(error_of([&] { World::regroup(world, {.min_ranks = 0}); }), "min_ranks 0"));
-    CHECK(sum_of_ones(world) == 2.0f);  // a refused call ends nothing
+    CHECK(sum_of_ones(world) == 2.0f);  // the World remains usable
   });
 }
 

@@ -193,7 +193,7 @@ TEST_CASE("run() sends the text of any exception to the other ranks") {
       }
     });
   };
-  // The program still holds an error that it has handled; another exception ends it.
+  // Ranks must receive the text of the error that ends the program, and not of a handled one.
   std::optional<atoll::Error> kept;
   const auto other = results([&](atoll::World&) {
     kept.emplace(atoll::ErrorCode::io, "no checkpoint yet");

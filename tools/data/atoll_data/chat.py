@@ -26,7 +26,7 @@ def environment():
     """A Jinja environment in which templates behave as in transformers."""
     jinja2 = need("jinja2", "a chat template")
     version = tuple(int(part) for part in jinja2.__version__.split(".")[:3])
-    # Templates come from the Hub, so the sandbox must be safe. Debian mends the sandbox of its older jinja2.
+    # Templates come from the Hub, so the sandbox must be safe. Debian's older jinja2 has the fixes of the sandbox.
     if version < (3, 1, 6) and "/dist-packages/" not in jinja2.__file__:
         raise DataError(f"jinja2 {jinja2.__version__} lets templates leave the sandbox: pip install -U "
                         "jinja2")
@@ -241,7 +241,7 @@ class Template:
         if begin > end:
             raise TemplateRefuses("it ends within its generation prompt")
         if after and messages[number].get("tool_calls"):
-            # Some templates write the results of calls into the answer.
+            # Some templates write the results of calls into the answer, which then has no certain end.
             result = [*messages[:number + 1], after[0] | {"content": OPEN + "x" + CLOSE}, *after[1:]]
             result = self._raw(result, tools)
             if common_prefix(whole, result) < end:
@@ -270,7 +270,8 @@ class Template:
                               if found.start(1) < same < found.end()), same):]
         if whole.startswith(prompt):
             return header, len(prompt)
-        # The messages before may look different when others follow, but the same prompt comes behind them.
+        # A template may write the earlier messages differently if others follow, but it writes the same prompt after
+        # them.
         at = whole.rfind(header, common_prefix(whole, prompt), parted) if header else -1
         if at < 0 or special.search(whole, at + len(header), parted):
             return header, None

@@ -70,13 +70,14 @@ def at_least(least, most=None):
 
 # Flags of other programs (transformers' and TRL's scripts, axolotl, datasets) and their counterparts.
 FOREIGN = {"--template": "chat-template chat-template-path", "--tokenizer": "model model-name-or-path tokenizer-name "
-           "tokenizer-name-or-path", "--samples": "max-samples max-train-samples limit num-samples",
+           "tokenizer-name-or-path tokenizer-model", "--samples": "max-samples max-train-samples limit num-samples",
            "--processes": "num-proc workers num-workers preprocessing-num-workers dataset-num-proc jobs",
            "--field": "text-column text-key text-field dataset-text-field json-key json-keys", "-o": "output-path output-prefix "
            "output-dir save-to", "--format": "type dataset-type", "the file itself": "data dataset dataset-path dataset-name "
-           "train-file input data-path", "--train-on all": "train-on-inputs", "--train-on output (the default)":
+           "train-file input i data-path", "--train-on all": "train-on-inputs", "--train-on output (the default)":
            "train-on-responses-only assistant-only-loss completion-only-loss", "--eos": "append-eod",
-           "--seq of atoll-train": "max-length max-seq-length max-seq-len sequence-len cutoff-len block-size"}
+           "--seq of atoll-train": "max-length max-seq-length max-seq-len seq-length sequence-len cutoff-len block-size",
+           "--eval-split of atoll-train": "split val-split", "--seed of atoll-train": "shuffle"}
 
 
 def hint(word, flags):
@@ -122,14 +123,17 @@ def parse(arguments):
     parser.add_argument("--generate", metavar="FOLDER", help=argparse.SUPPRESS)
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        parser.error(f"unknown: {', '.join(hint(word, parser._option_string_actions) for word in unknown)}")
+        words = [word for word in unknown if word.startswith("-")] or unknown  # without their values
+        parser.error(f"unknown: {', '.join(hint(word, parser._option_string_actions) for word in words)}")
     if options.generate:
         pages.generate(parser, options.generate)
         parser.exit()
     if options.check:
         return options
-    if not options.input or not options.tokenizer:
-        parser.error("name the input and --tokenizer")
+    if not options.input:
+        parser.error("name the input")
+    if not options.tokenizer:
+        parser.error("name the tokenizer with --tokenizer, for example bytes or the folder of a model")
     if not options.output and not options.show:
         parser.error("name the token file to write with -o, or look at documents with --show 3")
     if options.output and not os.path.basename(options.output):

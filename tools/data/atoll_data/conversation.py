@@ -43,7 +43,7 @@ def messages_of(place, record):
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{place}: `messages` is not a list of messages")
     result = [_message(f"{place}: message {number}", message) for number, message in enumerate(messages, 1)]
-    # LLaMA-Factory keeps the system's message of a ShareGPT record beside the others.
+    # LLaMA-Factory keeps the system's message of a ShareGPT record in a separate field.
     if is_shared and record.get("system") and result[0]["role"] != "system":
         if not isinstance(record["system"], str):
             raise DataError(f"{place}: `system` is not a string")
@@ -64,7 +64,7 @@ def _message(place, message):
         raise DataError(f"{place} has `function_call`, which templates do not write: make it an entry of `tool_calls`")
     if message.get("tool_calls") is not None:
         message = message | {"tool_calls": objects(place, "tool_calls", message["tool_calls"])}
-    # An assistant that calls tools may say nothing.
+    # An assistant's message that calls tools may have no content.
     if message.get(content) is None and not message.get("tool_calls"):
         raise DataError(f"{place} has no `{content}`")
     text = json.dumps(message, ensure_ascii=False, default=str)

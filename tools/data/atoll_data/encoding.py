@@ -10,10 +10,10 @@ from .errors import DataError, need, parse_json
 
 
 PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")  # a part of a name in the Hub, or a revision
-# The ids of a vocabulary may leave out as many numbers as there are tokens, and this many more.
+# The ids of a vocabulary may skip as many numbers as it has tokens, plus this many.
 WIDEST_GAP = 1 << 16
 # This field, normalizer_spec { add_dummy_prefix: false }, is appended to a SentencePiece model. The last value of a
-# field counts.
+# field counts, so it overrides the model's value.
 NO_SPACE = b"\x1a\x02\x18\x00"
 HUB_NAME = re.compile(f"{PLAIN.pattern}/{PLAIN.pattern}(@{PLAIN.pattern})?")
 
@@ -125,7 +125,7 @@ class SentencePiece:
             return len(ids)
         alone = encode(part[:place])
         index = common_length(alone, ids)
-        # A piece may reach beyond the place, so that the common ids spell a shorter text.
+        # A piece may extend beyond the place. Then the common ids have less text than the part up to the place.
         missing = sum(map(self._length, alone[index:])) if is_end else 0
         while index < len(ids) and missing > 0:
             missing -= self._length(ids[index])

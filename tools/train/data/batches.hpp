@@ -25,7 +25,7 @@ namespace train {
 // Length and contents of the rows of a micro batch.
 enum class PadTo {
   longest,  // length of the longest sample, rounded up to a multiple of row_multiple, at most seq
-  seq,      // always seq, so all batches have one shape; published padded runs do the same
+  seq,      // always seq, so all batches have one shape, as in published runs with padding
   pack,     // several samples share a row of up to seq tokens, without attention between them;
             // the longest row sets the row length
 };

@@ -43,7 +43,7 @@ class Dataset {
  public:
   // An empty set in memory, to which add() adds samples.
   explicit Dataset(std::string name);
-  // A set whose samples are stored elsewhere.
+  // A set whose samples `rows` provides.
   Dataset(std::string name, std::shared_ptr<const Samples> rows)
       : name_(std::move(name)), rows_(std::move(rows)) {}
   Dataset(Dataset&&) = default;
@@ -81,7 +81,7 @@ class Dataset {
 
  private:
   std::string name_;
-  std::shared_ptr<MemorySamples> memory_;  // null if the samples are stored elsewhere
+  std::shared_ptr<MemorySamples> memory_;  // null unless the first constructor made the set
   std::shared_ptr<const Samples> rows_;
 };
 
@@ -94,7 +94,7 @@ void measure_lengths(const std::function<std::int64_t(std::int64_t)>& length,
                      SetStatistics& result);
 
 // One line for each set: documents, tokens, lengths, the share of trained tokens, and documents
-// that are cut; for mixed sets also how often an epoch passes them.
+// that are cut; for mixed sets also how many times an epoch uses each sample.
 std::vector<std::string> statistics_lines(const Dataset& dataset);
 
 // Limits of the model; 0 means unknown.
@@ -116,7 +116,7 @@ struct DataSpec {
   // Sources separated by commas: demo, synthetic, synthetic:copy, or a file. Each may be followed
   // by :WEIGHT. See sources.hpp.
   std::string data = "demo";
-  // uint16 or uint32: the type of files of raw ids, which have another ending or the prefix raw:.
+  // uint16 or uint32: the type of the ids in files without a header (other endings, or raw:FILE).
   std::string data_type = "";
   // Use the first N samples of each source; 0 means the whole file, or the generator's default.
   std::int64_t samples = 0;
@@ -135,7 +135,7 @@ Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer);
 // Where the samples of evaluation come from. All members empty or 0: there is no evaluation.
 struct EvalSpec {
   std::string data{};        // sources, written as in DataSpec::data; weights are ignored
-  double split = 0;          // else: share of each training source that evaluation takes, in (0, 1)
+  double split = 0;          // without `data`: part of each training source to evaluate, in (0, 1)
   std::int64_t samples = 0;  // evaluate at most this many samples; 0: all
 };
 
@@ -144,10 +144,10 @@ struct RunData {
   std::optional<Dataset> eval;
 };
 
-// Opens the data of training and of evaluation. Of a single source of evaluation, the first samples
-// are taken; of several, some of each by their sizes. Which samples a split takes depends on the
-// number of samples only, so that no sample of an evaluation is ever trained on, whatever the seed.
-// Throws like open_dataset().
+// Opens the data of training and of evaluation. If `eval.samples` limits the sources of
+// `eval.data`, a single source gives its first samples, and several give samples in proportion to
+// their sizes. A split depends on the number of samples only, so that no seed of the run lets it
+// train on samples of an evaluation. Throws like open_dataset().
 RunData open_run_data(const DataSpec& spec, const EvalSpec& eval, const Tokenizer& tokenizer);
 
 // Text of the first `count` samples of epoch 0: tokens with ids, text and targets. For --show-data.

@@ -27,7 +27,7 @@ std::uintmax_t checked_size(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path, status)) {
     fail(ErrorCode::bad_data, "{}: a folder; name a file in it", name);
   }
-  // A pipe or device has no size to check and may never end.
+  // A pipe or device is refused, because it has no size to check and may never end.
   if (!std::filesystem::is_regular_file(path, status)) {
     fail(ErrorCode::bad_data, "{}: not a regular file", name);
   }
@@ -63,13 +63,13 @@ void MappedFile::expect_random_reads(std::span<const std::byte> part) const noex
   const std::size_t first = (begin + page - 1) / page * page;
   const std::size_t last = (begin + part.size()) / page * page;
   if (first >= last) return;
-  // This is advice, so nothing depends on its success.
+  // The result is ignored, because madvise() only gives the kernel advice.
   ::madvise(const_cast<std::byte*>(bytes_.data() + first), last - first, MADV_RANDOM);
 }
 
 MappedFile::~MappedFile() {
   if (bytes_.empty()) return;
-  // munmap takes a pointer to memory that may be written, but writes nothing.
+  // munmap() has a non-const parameter but writes nothing to the memory, so the cast is safe.
   ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 

@@ -25,7 +25,7 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
-  // Tells the kernel that a part will be read here and there, so that it does not read ahead.
+  // Tells the kernel that a part will be read in random order, so that it does not read ahead.
   void expect_random_reads(std::span<const std::byte> part) const noexcept;
 
  private:

@@ -28,7 +28,7 @@ Dataset alpaca_rows(std::string name, const DataSpec& spec, const Tokenizer& tok
 // The text before the output: the usual Alpaca headings without their preface.
 std::string alpaca_prompt(const AlpacaRecord& record);
 
-// Bytes of the largest file that load_alpaca() is for; it keeps the whole file in memory. The full
+// Maximum size in bytes of a file for load_alpaca(), which keeps the whole file in memory. The full
 // Alpaca file has 23 MB.
 inline constexpr std::uintmax_t largest_alpaca = std::uintmax_t{64} << 20U;
 
@@ -38,13 +38,13 @@ inline constexpr std::uintmax_t largest_alpaca = std::uintmax_t{64} << 20U;
 Dataset load_alpaca(std::string_view text, const std::string& file, const DataSpec& spec,
                     const Tokenizer& tokenizer);
 
-// Whether load_alpaca() is for the file, by its size and first record, or it cannot be read.
+// Whether load_alpaca() can read the file, by its size and first record; true if it is missing.
 bool is_small_alpaca(const std::filesystem::path& file);
 
 // The rows of a token file (token_samples.cpp): documents cut to seq + 1 tokens, or, if they are
 // joined, the stream cut into rows of seq predictions. Documents without a target in their row are
-// dropped. Nothing is copied. Throws Error(mismatch) if the file was made with another tokenizer,
-// and Error(invalid_argument) if its vocabulary exceeds the model's.
+// dropped. The tokens stay in the file. Throws Error(mismatch) if it was made with another
+// tokenizer, and Error(invalid_argument) if its vocabulary exceeds the model's.
 Dataset load_token_file(TokenFile file, const DataSpec& spec, const Tokenizer& tokenizer);
 
 // Functions of synthetic.cpp.

@@ -15,7 +15,7 @@ std::uint64_t key_of(std::uint64_t seed, RandomStream stream, std::int64_t index
   return CounterRandom({seed, stream, index}).bits(0);
 }
 
-// Divides `total` by weight; whole samples that are left go to the largest fractions.
+// Divides `total` by weight, rounded down; the largest fractions get the samples that are left.
 std::vector<std::int64_t> divide(std::int64_t total, const std::vector<Portion>& portions) {
   double weights = 0;
   for (const Portion& portion : portions) weights += portion.weight;

@@ -19,7 +19,7 @@ struct Portion {
 std::vector<std::uint32_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch);
 
 // A permutation of [0, size) that needs no memory: a Feistel network on the smallest even number of
-// bits that holds `size`, applied again while the result lies outside.
+// bits that holds `size`, applied again while the result lies outside [0, size).
 class Permutation {
  public:
   // Precondition: 1 <= size < 2^62.

@@ -7,7 +7,8 @@
 
 namespace train {
 
-void MemorySamples::add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels) {
+void MemorySamples::add(std::span<const std::int32_t> tokens,
+                        std::span<const std::int32_t> labels) {
   const auto valid = static_cast<std::int64_t>(labels.size()) -
                      std::count(labels.begin(), labels.end(), ignored_label);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
@@ -27,7 +28,7 @@ std::int64_t MemorySamples::valid(std::int64_t index) const noexcept {
 }
 
 void MemorySamples::read(std::int64_t index, std::span<std::int32_t> tokens,
-                      std::span<std::int32_t> labels) const {
+                         std::span<std::int32_t> labels) const {
   const std::size_t begin = begin_[static_cast<std::size_t>(index)];
   std::ranges::copy(std::span(tokens_).subspan(begin, tokens.size()), tokens.begin());
   std::ranges::copy(std::span(labels_).subspan(begin, labels.size()), labels.begin());
@@ -55,7 +56,7 @@ std::int64_t BorrowedSamples::valid(std::int64_t index) const noexcept {
 }
 
 void BorrowedSamples::read(std::int64_t index, std::span<std::int32_t> tokens,
-                        std::span<std::int32_t> labels) const {
+                           std::span<std::int32_t> labels) const {
   const auto [rows, i] = find(index);
   rows.read(i, tokens, labels);
 }
@@ -65,7 +66,8 @@ std::uint64_t ChosenSamples::fingerprint() const noexcept {
   return scramble(rows_->fingerprint() ^ scramble(scramble(first) + size));
 }
 
-JoinedSamples::JoinedSamples(std::vector<std::shared_ptr<const Samples>> sets) : sets_(std::move(sets)) {
+JoinedSamples::JoinedSamples(std::vector<std::shared_ptr<const Samples>> sets)
+    : sets_(std::move(sets)) {
   for (const auto& set : sets_) begin_.push_back(begin_.back() + set->size());
 }
 

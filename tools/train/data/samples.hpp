@@ -75,8 +75,8 @@ class BorrowedSamples : public Samples {
 // memory.
 class ChosenSamples final : public BorrowedSamples {
  public:
-  ChosenSamples(std::shared_ptr<const Samples> rows, const Permutation& permutation, std::int64_t first,
-             std::int64_t size)
+  ChosenSamples(std::shared_ptr<const Samples> rows, const Permutation& permutation,
+                std::int64_t first, std::int64_t size)
       : rows_(std::move(rows)), permutation_(permutation), first_(first), size_(size) {}
 
   std::int64_t size() const noexcept override { return size_; }

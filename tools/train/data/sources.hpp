@@ -17,7 +17,7 @@ enum class SourceKind {
   copy,
   alpaca,      // a .json file: Alpaca, or records that atoll-data converts
   token_file,  // a .tok file
-  raw_ids,     // token ids without a header: files with other endings, and --data-type
+  raw_ids,     // token ids without a header: raw:FILE, or another ending with --data-type
   other,       // files that atoll-data converts
 };
 
@@ -36,7 +36,7 @@ bool is_generated(const SourceSpec& source) noexcept;
 // above 0.
 std::vector<SourceSpec> parse_sources(const std::string& data, const std::string& data_type);
 
-// Returns `data` with the text that `text` returns for each source, and with the same weights.
+// Returns `data` with each source replaced by text(source), and with the same weights.
 std::string replace_sources(const std::string& data, const std::string& data_type,
                             const std::function<std::string(const SourceSpec&)>& text);
 

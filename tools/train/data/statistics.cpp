@@ -1,4 +1,4 @@
-// Figures of datasets, and samples, as text for people.
+// Formats the statistics of datasets, and samples, for the user.
 
 #include <fmt/format.h>
 
@@ -19,8 +19,8 @@ std::string grouped(std::int64_t value) {
   return digits;
 }
 
-// Runs of positions whose targets are all trained or all ignored, as text. The first token, which is
-// no target, is in the first run.
+// Text of a sample, in runs of positions whose targets are all trained or all ignored. The first
+// token, which is no target, is in the first run.
 std::string marked_text(const Sample& sample, const Tokenizer& tokenizer) {
   std::string text;
   const auto token_after = [&](std::size_t t) {

@@ -31,8 +31,8 @@ class StepQueue {
   StepQueue& operator=(const StepQueue&) = delete;
   ~StepQueue();
 
-  // Returns the next step, and waits until it is ready. Throws the error with which preparing it
-  // ended. Precondition: fewer than last - first steps were taken.
+  // Returns the next step, and waits until it is ready. Throws the error that preparing the step
+  // threw. Precondition: fewer than last - first steps were taken.
   LoadedStep take();
 
   // Time that take() has waited since the last call of this function.

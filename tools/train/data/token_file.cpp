@@ -20,7 +20,7 @@ constexpr std::uint32_t known_version = 2;  // version 1 has no fingerprint of t
 constexpr std::uint32_t mask_flag = 1, joined_flag = 2, pieces_flag = 4;
 constexpr std::uint32_t no_token = 0xffffffff;
 
-// Places of the header's fields.
+// Byte offsets of the header's fields.
 constexpr std::size_t version_at = 8, flags_at = 12, type_at = 16, vocabulary_at = 20;
 constexpr std::size_t pad_at = 24, eos_at = 28, documents_at = 32, tokens_at = 40;
 constexpr std::size_t fingerprint_at = 48, digest_at = 64, name_at = 96,
@@ -46,7 +46,7 @@ std::array<std::byte, fingerprint_bytes> fingerprint_of(std::span<const std::byt
   return digest;
 }
 
-// Names come from untrusted files and end up in logs.
+// Replaces unprintable characters: names come from untrusted files and end up in logs.
 std::string printable(std::string_view text) {
   std::string shown;
   for (const char c : text.substr(0, text.find('\0'))) {
@@ -241,7 +241,7 @@ void TokenFile::check_pieces() {
   if (before != room) refuse(start + count * 4 + before, "bytes after the last section");
 }
 
-// Finds damage that leaves valid values in the fields. Precondition: read_header().
+// Finds damage of the header that leaves valid values in its fields. Precondition: read_header().
 void TokenFile::verify_header() const {
   if (load<std::uint32_t>(bytes_.data() + version_at) < known_version) return;
   const auto digest = fingerprint_of(bytes_.first(header_fingerprint_at));
@@ -250,7 +250,7 @@ void TokenFile::verify_header() const {
   }
 }
 
-// Reads the first ids; in a small file these are all ids. More would delay the start of a run.
+// Checks the first ids; in a small file these are all ids. More would delay the start of a run.
 void TokenFile::verify_ids() const {
   std::vector<std::int32_t> ids(std::size_t{1} << 14U);
   const auto last = std::min(
@@ -267,7 +267,7 @@ void TokenFile::limit_ids(std::int32_t model_vocabulary) {
   verify_ids();
 }
 
-// Reads the whole file once, if it is small.
+// Compares the content of a small file with its fingerprint.
 void TokenFile::verify_content() const {
   if (bytes_.size() > verified_bytes) return;
   verify_ids();

@@ -59,7 +59,7 @@ class TokenFile {
 
   const std::string& name() const noexcept { return name_; }
   std::int32_t vocabulary() const noexcept { return vocabulary_; }
-  // False if the file does not say which id ends a text or fills rows.
+  // Empty if the file does not name an id that ends texts, or one that fills rows.
   std::optional<std::int32_t> eos() const noexcept { return eos_; }
   std::optional<std::int32_t> pad() const noexcept { return pad_; }
   // Whether documents are joined and cut into rows, as text is. Otherwise each document is a row.
@@ -72,9 +72,9 @@ class TokenFile {
   std::int64_t begin(std::int64_t document) const noexcept;
   std::int64_t end(std::int64_t document) const noexcept { return begin(document + 1); }
 
-  // Refuses ids that a model with a smaller vocabulary lacks, at once in the first `verified_bytes`
-  // and when they are read in the rest. A tokenizer may have ids that the model lacks and no text
-  // uses. Throws Error(invalid_argument) with file and token, as read() then does.
+  // Refuses ids that a smaller vocabulary of the model lacks: in the first `verified_bytes` at
+  // once, in the rest when they are read. A tokenizer may have ids that no text uses. Throws
+  // Error(invalid_argument) with file and token, at once or in read().
   void limit_ids(std::int32_t model_vocabulary);
 
   // Copies tokens `first` to `first + out.size()`, which must exist. Throws Error(bad_data), with

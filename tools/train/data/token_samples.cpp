@@ -1,4 +1,4 @@
-// Rows of token files. Only figures of documents are kept in memory; tokens are read from the
+// Rows of token files. Memory holds at most an index for each document; tokens are read from the
 // mapped file when a batch needs them.
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace train {
 namespace {
 
-// What all rows of token files have in common.
+// The common base of both kinds of rows of token files.
 class FileSamples : public Samples {
  public:
   FileSamples(TokenFile file, const DataSpec& spec)

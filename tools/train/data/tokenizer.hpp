@@ -31,7 +31,7 @@ class Tokenizer {
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
   std::int32_t vocab_size() const noexcept { return vocab_size_; }
-  // The ids that begin and end a text; -1 if unknown, as those of a tokenizer without encode().
+  // The ids that begin and end a text; -1 if unknown, for example if the tokenizer cannot encode.
   std::int32_t bos() const noexcept { return bos_; }
   std::int32_t eos() const noexcept { return eos_; }
 
@@ -43,8 +43,8 @@ class Tokenizer {
 
   const TokenizerDigest& digest() const noexcept { return digest_; }
 
-  // The text of a tokenizer_config.json, with which transformers gives the ids of encode() after
-  // bos; empty if transformers cannot open this tokenizer.
+  // The text of a tokenizer_config.json with which transformers returns bos and then the ids of
+  // encode(); empty if transformers cannot open this tokenizer.
   virtual std::string transformers_config() const { return {}; }
 
  protected:

@@ -23,7 +23,7 @@ namespace fsdp = atoll::fsdp;
 constexpr std::string_view a_suffix = ".lora_A.weight";
 constexpr std::string_view b_suffix = ".lora_B.weight";
 
-// Whole values of the adapters of all units, by UNIT/PARAMETER.
+// Unsharded values of the adapters of all units, by UNIT/PARAMETER.
 using Values = std::map<std::string, std::vector<float>>;
 
 std::string key_of(const fsdp::Unit& unit, std::string_view param) {
@@ -72,7 +72,7 @@ std::vector<std::string> matrices_of(const ModelConfig& model, std::int64_t laye
 
 std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
-// Whether the pattern matches the whole name, or what follows one of its dots.
+// Whether the pattern matches the whole name, or the rest of the name after one of its dots.
 bool matches(const std::string& pattern, const std::string& name) {
   for (std::size_t begin = 0;;) {
     if (::fnmatch(pattern.c_str(), name.c_str() + begin, 0) == 0) return true;

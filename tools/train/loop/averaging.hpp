@@ -24,7 +24,7 @@ class Averaging {
   // Enqueues the update after `steps` steps, behind the optimizer's work on `compute`.
   void update(atoll::Stream& compute, std::int64_t steps);
   // Exchanges weights and averages; a second call restores both, bit for bit. Collective. Blocks.
-  // Preconditions: no pass is open, and no save beside training is in progress.
+  // Preconditions: no pass is open, and no asynchronous save is in progress.
   void swap();
 
  private:

@@ -15,16 +15,16 @@ class BestLoss {
   // `data` identifies the samples of the evaluation.
   explicit BestLoss(std::string data) : data_(std::move(data)) {}
 
-  // Takes over what a checkpoint of `done` steps recorded. Ignores losses on other samples or of
-  // later steps, and what this class did not write.
+  // Restores what a checkpoint after `done` steps recorded. Ignores losses on other samples or of
+  // later steps, and values that this class did not write.
   void resume(const nlohmann::json& recorded, std::int64_t done);
   nlohmann::json recorded() const;
 
-  // Notes the loss of an evaluation after `step` steps. Returns whether it is lower than the loss of
-  // the checkpoint that is kept, so that --keep-best must save one; NaN never is.
+  // Notes the loss of an evaluation after `step` steps. Returns whether it is lower than the loss
+  // of the kept checkpoint, so that --keep-best must save a new one; NaN never is.
   bool add(double loss, std::int64_t step);
-  // The checkpoint of the newest loss for which add() returned true is not there: its save failed, or
-  // it is in another folder. The next loss is compared with that of the checkpoint before it.
+  // Says that the checkpoint of the newest loss for which add() returned true is missing: its save
+  // failed, or it is in another folder. Later losses are compared with that of the one before.
   void not_kept() { kept_ = kept_before_; }
 
   std::optional<double> loss() const noexcept { return loss_; }

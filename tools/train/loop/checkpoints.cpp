@@ -53,8 +53,8 @@ std::optional<std::int64_t> linked_step(const fs::path& out, const char* link) {
   return is_whole(out / target) ? step_of(target.filename().string()) : std::nullopt;
 }
 
-// Latest step first. Steps after the one to which the link leads come last, because the run has
-// since been resumed before them; without a link, no steps come last.
+// Latest step first, but steps after the one to which the link leads come last: the run has been
+// resumed from an earlier step since. Without a link, only the step decides.
 std::vector<Saved> numbered_checkpoints(const fs::path& out) {
   const fs::path parent = checkpoints_folder(out);
   std::vector<Saved> all;
@@ -69,7 +69,7 @@ std::vector<Saved> numbered_checkpoints(const fs::path& out) {
   return all;
 }
 
-// Removes the index first, so that a removal that is cut off leaves no checkpoint.
+// Removes the index first, so that an interrupted removal leaves no complete checkpoint.
 void remove_folder(const fs::path& folder) {
   const auto remove_file = [](const fs::path& file) {
     if (::unlink(file.c_str()) == 0 || errno == ENOENT) return;

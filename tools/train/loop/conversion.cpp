@@ -1,4 +1,4 @@
-// Data that the trainer does not read itself: rank 0 lets atoll-data write token files of them.
+// Data that the trainer does not read itself: rank 0 runs atoll-data, which writes token files.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -40,6 +40,15 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr const char* converter = "atoll-data";
+constexpr std::string_view named = "atoll-data: ";
+
+// Returns the word as a shell takes it.
+std::string in_shell(const std::string& word) {
+  if (word.find_first_of(" \t'\"$&;()<>|*?[]#~`\\!") == word.npos) return word;
+  std::string quoted = "'";
+  for (const char letter : word) quoted += letter == '\'' ? "'\\''" : std::string(1, letter);
+  return quoted + "'";
+}
 
 // Returns the path of atoll-data, which is beside atoll-train in the build tree and when installed.
 fs::path find_converter() {
@@ -58,12 +67,12 @@ fs::path find_converter() {
        converter);
 }
 
-// A program that ends with the thread that started it. What it prints goes to the log.
+// A child process that gets SIGTERM when the thread that started it ends. Its output is logged.
 class Child {
  public:
   explicit Child(std::vector<std::string> command) {
-    // The child of a process with threads may call few functions, so the arguments are prepared
-    // here.
+    // The arguments are prepared before fork(): if a process has several threads, its child may
+    // call only async-signal-safe functions.
     std::vector<char*> arguments;
     for (std::string& text : command) arguments.push_back(text.data());
     arguments.push_back(nullptr);
@@ -111,21 +120,24 @@ class Child {
       if (count == 0) return false;
       if (count > 0) text_.append(bytes.data(), static_cast<std::size_t>(count));
       for (std::size_t line = text_.find('\n'); line != text_.npos; line = text_.find('\n')) {
+        log_last();
         last_ = text_.substr(0, line);
+        is_logged_ = false;
         text_.erase(0, line + 1);
-        log::info("{}", last_);
+        // A line that begins with the program's name may be its error, which finish() throws.
+        if (!last_.starts_with(named)) log_last();
       }
     }
     return true;
   }
 
-  // Waits until the program ends. Throws an Error with the program's last line if it failed. If that
-  // line names a template, `advice` with that name and a quote follow.
+  // Waits until the program ends. Throws an Error with the program's last line if it failed. If
+  // that line contains "--template NAME", `advice`, NAME and a closing quote are appended.
   void finish(std::string_view advice) {
     int status = 0;
     ::waitpid(pid_, &status, 0);
     pid_ = 0;
-    if (status == 0) return;
+    if (status == 0) return log_last();
     if (last_.empty()) last_ = fmt::format("ended with the wait status {:#x}", status);
     constexpr std::string_view flag = "--template ";
     std::string remedy;
@@ -134,18 +146,21 @@ class Child {
       remedy = fmt::format("{}{}`", advice,
                            last_.substr(begin, last_.find_first_of(" ,", begin) - begin));
     }
-    fail(ErrorCode::bad_data, "{}{}{}", last_.starts_with(converter) ? "" : "atoll-data: ", last_,
-         remedy);
+    fail(ErrorCode::bad_data, "{}{}{}", last_.starts_with(converter) ? "" : named, last_, remedy);
   }
 
  private:
+  void log_last() {
+    if (!std::exchange(is_logged_, true)) log::info("{}", last_);
+  }
   [[noreturn]] static void fail_to_start() {
     fail(ErrorCode::io, "{}: cannot be started: {}", converter, std::strerror(errno));
   }
 
   pid_t pid_ = 0;
   int output_ = -1;
-  std::string text_, last_;
+  std::string text_, last_;  // bytes of the next line, and the last line
+  bool is_logged_ = true;    // whether the log has the last line
 };
 
 bool has(SourceKind kind, const RunOptions& options) {
@@ -174,7 +189,7 @@ std::string tokenizer_of(const RunOptions& options) {
 
 using Wait = std::function<void(Child&)>;
 
-// Returns the token file of a source. `wait` waits for the end of what the child prints.
+// Returns the token file of a source. `wait` returns when the child closes its output.
 fs::path convert(const SourceSpec& source, const RunOptions& options, const Wait& wait) {
   const std::string tokenizer = tokenizer_of(options), program = find_converter();
   std::vector<std::string> command{program, fs::absolute(source.path), "--tokenizer", tokenizer};
@@ -194,7 +209,8 @@ fs::path convert(const SourceSpec& source, const RunOptions& options, const Wait
   wait(child);
   const std::string result = file.filename();
   child.finish(fmt::format("; train with --data {} after `{} {} --tokenizer {} -o {} --template ",
-                           result, converter, source.path.string(), tokenizer, result));
+                           in_shell(result), converter, in_shell(source.path.string()),
+                           in_shell(tokenizer), in_shell(result)));
   return file;
 }
 
@@ -223,7 +239,7 @@ std::string with_files(const std::string& data, const std::string& type, const j
 
 bool convert_data(atoll::World& world, RunOptions& options) {
   if (!has(SourceKind::other, options) && !has(SourceKind::alpaca, options)) return false;
-  // Ranks that wait meet rank 0 often, so that no wait exceeds the time limit of an exchange.
+  // Waiting ranks exchange texts with rank 0 often, so that no exchange reaches its time limit.
   constexpr const char* key = "train/conversion";
   const auto interval = std::min(milliseconds(3000), milliseconds(world.config().timeout) / 4);
   const auto wait = [&](Child& child) {

@@ -90,7 +90,7 @@ double Trainer::evaluation_loss() {
   }
   double loss = 0;
   for (const RankFigures& rank : exchange_.exchange(mine, compute_)) loss += rank.loss;
-  // Figures of steps leave evaluations out.
+  // Drops the records and the traffic of the evaluation, so that figures of steps leave it out.
   engine_.scheduler().take_records();
   counted_ = engine_.traffic();
   return loss / static_cast<double>(std::max<std::int64_t>(valid, 1));

@@ -30,7 +30,7 @@ namespace fsdp = atoll::fsdp;
 constexpr std::string_view weights_name = "model.safetensors";
 constexpr std::string_view config_name = "config.json";
 constexpr const char* generation_name = "generation_config.json";
-constexpr std::uintmax_t most_copied_bytes = std::uintmax_t{1} << 30;  // of a file that is copied
+constexpr std::uintmax_t most_copied_bytes = std::uintmax_t{1} << 30;  // limit for one copied file
 
 bool is_file(const RunOptions& options) { return options.export_weights.ends_with(".safetensors"); }
 
@@ -53,7 +53,7 @@ bool copy_one(const fs::path& from, const fs::path& to) {
   return true;
 }
 
-// The path without links, as far as it exists.
+// The absolute path with links resolved, as far as the path exists.
 fs::path real_path(const fs::path& path) {
   std::error_code error;
   const fs::path whole = fs::absolute(path, error).lexically_normal();
@@ -116,7 +116,7 @@ std::string config_text(const RunOptions& options, const Setup& setup) {
   return config.dump(2) + "\n";
 }
 
-// An index of earlier weights in the folder would hide the new file.
+// Writes the files beside the weights. Deletes an index of earlier weights, which would hide them.
 void write_companions(const RunOptions& options, const Setup& setup, const fs::path& folder) {
   ::unlink((folder / weight_index_name).c_str());
   write_file_atomic(folder / config_name, config_text(options, setup));
@@ -182,7 +182,7 @@ void check_export_spares(const RunOptions& options, const ModelSource& source,
     folders.push_back(real_path(file.has_parent_path() ? file.parent_path() : "."));
     folders.push_back(real_path(file).parent_path());
   }
-  // With --init none the run does not load the weights that are there.
+  // With --init none the run does not load the weights beside config.json; they must stay as well.
   const fs::path beside = source.file.has_parent_path() ? source.file.parent_path() : ".";
   if (weights.empty() && source.file.filename() == config_name && has_weights(beside)) {
     folders.push_back(real_path(beside));
@@ -203,7 +203,7 @@ void export_model(const atoll::World& world, const RunOptions& options, const Se
                   fsdp::Engine& engine) {
   const Phase phase("exporting the model");
   const fs::path target = options.export_weights, folder = export_folder(options);
-  // The other ranks wait for the lowest rank of the engine in export_weights().
+  // No barrier is needed: in export_weights() the other ranks wait for the engine's lowest rank.
   if (world.rank() == 0) {
     try {
       make_directory(folder);

@@ -19,7 +19,7 @@ namespace {
 namespace fsdp = atoll::fsdp;
 using Collective = std::function<atoll::Work(atoll::Stream&)>;
 
-// Bytes of the whole tensor. Larger tensors are hardly faster.
+// Bytes of the unsharded tensor. Larger tensors hardly reach higher bandwidths.
 constexpr std::uint64_t tensor_bytes = std::uint64_t{64} << 20;
 constexpr int most_repeats = 8;
 constexpr double most_seconds = 0.5;  // limit for all repeats of one collective
@@ -39,7 +39,7 @@ double seconds_of(atoll::World& world, atoll::Stream& stream, const Collective& 
   return run(std::clamp(static_cast<int>(most_seconds / first), 1, most_repeats));
 }
 
-// Returns the rate that the axis should reach; 0 if nobody knows one.
+// Returns the rate that the axis should reach; 0 if it is unknown.
 double promised_rate(atoll::World& world, const atoll::Axis& axis, double between_hosts) {
   const auto& placements = world.placements();
   const auto host_of = [&](int rank) { return placements[static_cast<std::size_t>(rank)].host; };

@@ -286,8 +286,8 @@ std::vector<Flag> sharding_flags() {
        Words{"copy-engines", "sms", "auto"}, on_cpus,
        Idle{[](const O& o) { return o.strategy == "no_shard"; }, "with --strategy no_shard"}},
       {"--prefetch", &O::prefetch,
-       "units (layers, embedding, head) gathered ahead of compute; 0 gathers on demand. A head "
-       "that is tied to the embedding adds one",
+       "units (layers, embedding, head) gathered ahead of compute; 0 gathers on demand. with a "
+       "head that is tied to the embedding, one unit more is gathered",
        not_negative},
       {"--reduce-buffers", &O::reduce_buffers,
        "units whose whole gradients may exist at once while they are reduced", at_least_1},

@@ -1,4 +1,4 @@
-// The table of flags: everything that atoll-train knows of a member of RunOptions is in one row.
+// The table of flags: one row has all that atoll-train knows about a member of RunOptions.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -21,7 +21,7 @@ struct Numbers {
 // The words that a flag takes, beside its default. --help-all and the completion list them.
 using Words = std::vector<std::string_view>;
 
-// A condition on the other flags without which a flag is refused. `text` completes the error "--flag: needs ...".
+// A condition on other flags without which a flag is refused. `text` completes "--flag: needs ...".
 struct Needs {
   bool (*holds)(const RunOptions&) = nullptr;
   std::string_view text{};
@@ -32,7 +32,7 @@ struct Idle {
   std::string_view text{};
 };
 
-// The number that stands for a default which the run chooses. Command lines say "auto".
+// The number in RunOptions for "the run chooses the value". Command lines write it as "auto".
 struct Usual {
   double number = 0;
 };

@@ -30,7 +30,7 @@ std::uint64_t layer_parameters(const ModelConfig& model) {
   return static_cast<std::uint64_t>(count);
 }
 
-// Measures gathers of a layer's parameters beside products.
+// Measures gathers of a layer's parameters while matrix products run.
 class Trial {
  public:
   // `device` has its own count of allocations, so that the trial does not count as memory of the
@@ -64,7 +64,7 @@ class Trial {
       fill_normal(compute_, buffer->view(dtype_));
   }
 
-  // The time of a layer in seconds: of its products and of the gather beside them, together.
+  // Seconds of a layer: its products and its gather run concurrently, and both must end.
   double with_copy_engines() { return seconds(copy_engines_); }
   double with_sms() { return seconds(sms_); }
   std::size_t bytes() const { return whole_.bytes(); }

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 bool has_init(const RunOptions& options) { return !options.init.empty() && options.init != "none"; }
 
-// The name of a folder; in the Hub's cache, models--ORG--NAME/snapshots/COMMIT, that of the model.
+// The folder's name, or NAME for models--ORG--NAME/snapshots/COMMIT in the Hub's cache.
 std::string folder_name(const fs::path& folder) {
   // Without lexically_normal(), the current folder would be called ".".
   const fs::path whole = fs::absolute(folder / "").lexically_normal().parent_path();
@@ -52,7 +52,7 @@ std::string base_of_adapters(const fs::path& folder) {
   return base != config.end() && base->is_string() ? base->get<std::string>() : "";
 }
 
-// Adapters (LoRA) are no model.
+// Throws an error that says what to do with a folder of adapters (LoRA), which are no model.
 [[noreturn]] void refuse_adapters(const fs::path& folder, const RunOptions& options) {
   const std::string base = base_of_adapters(folder);
   fail(ErrorCode::unsupported,
@@ -80,8 +80,8 @@ fs::path config_in(const fs::path& folder, const RunOptions& options) {
               : ", or copy its config.json beside the weights; --export FOLDER writes one");
 }
 
-// transformers 5 does not tie a head whose weights differ from those of the embedding, whatever
-// config.json says.
+// As in transformers 5, a head whose weights differ from those of the embedding is not tied, even
+// if config.json ties it.
 ModelSource with_weights(const fs::path& folder, const fs::path& weights,
                          const RunOptions& options) {
   const fs::path file = config_in(folder, options);
@@ -100,7 +100,7 @@ ModelSource with_weights(const fs::path& folder, const fs::path& weights,
 ModelSource in_folder(const fs::path& folder, const RunOptions& options) {
   if (options.init != "none" && has_weights(folder)) return with_weights(folder, folder, options);
   const fs::path file = config_in(folder, options);
-  // A run that resumes has its weights in the checkpoint.
+  // A run that resumes has its weights in the checkpoint, so the folder needs none.
   const bool needs_weights = options.resume.empty() || options.resume == "auto";
   if (options.init != "none" && needs_weights) {
     if (has_adapters(folder)) refuse_adapters(folder, options);
@@ -155,7 +155,7 @@ std::string unused_weights(const ModelConfig& model, const std::vector<fs::path>
   if (model.tied) used.insert("lm_head.weight");
   std::vector<std::string> unused;
   for (const auto& [name, tensor] : stored_tensors(weights)) {
-    // Older versions of transformers stored the frequencies of rope, which follow from config.json.
+    // Older transformers stored the inverse frequencies of rope, which follow from config.json.
     const bool is_known = name.ends_with("rotary_emb.inv_freq");
     if (!is_known && !used.contains(name)) unused.push_back(name);
   }
@@ -201,8 +201,8 @@ ModelSource find_model(const RunOptions& options, std::int64_t vocab) {
 
 namespace {
 
-// The folder of the files of a model; empty for a preset, or if it is not there, which find_model()
-// reports.
+// The folder of a model's files; empty for a preset, or if the folder is missing, which
+// find_model() reports.
 fs::path folder_of_model(const RunOptions& options) {
   const std::string& text = has_init(options) ? options.init : options.model;
   const fs::path place = is_preset(text) ? fs::path() : local_model(text);

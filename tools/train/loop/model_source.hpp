@@ -13,10 +13,9 @@ namespace train {
 
 struct ModelSource {
   ModelConfig config;
-  std::filesystem::path weights;  // file or folder of the weights to start from; empty: random
-  std::filesystem::path file;     // path of the config.json; empty for a preset
-  std::filesystem::path
-      checkpoint{};  // of the run whose weights are the start, instead of `weights`
+  std::filesystem::path weights;       // file or folder of the weights to start from; empty: random
+  std::filesystem::path file;          // path of the config.json; empty for a preset
+  std::filesystem::path checkpoint{};  // checkpoint of a run to start from, instead of `weights`
 };
 
 // Reads the model of --init, otherwise that of --model. A model with weights starts from them,
@@ -37,8 +36,8 @@ std::filesystem::path local_model(const std::string& text);
 // Returns a warning if adapters (LoRA) lie beside a model that comes with weights; otherwise "".
 std::string unapplied_adapters(const ModelSource& source);
 
-// Returns a warning if the model comes with weights, and the tokenizer has far fewer ids than it;
-// otherwise "".
+// Returns a warning if the model comes with weights, and the tokenizer has far fewer ids than the
+// model; otherwise "".
 std::string few_ids(const ModelSource& source, const Tokenizer& tokenizer);
 
 // Returns a warning if files of weights have tensors that the model has no parameter for; otherwise

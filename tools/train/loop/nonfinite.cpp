@@ -56,7 +56,7 @@ std::string describe(const NonFinite& found) {
   return text;
 }
 
-// A letter for each tensor on one rank: '1' if it is not finite, '-' if it was not searched.
+// Combines the texts of all ranks: per tensor '1' if it is not finite, '-' if it was not searched.
 NonFiniteTensors gathered(const std::vector<std::string>& ranks,
                           const std::vector<std::string>& names) {
   NonFiniteTensors found;

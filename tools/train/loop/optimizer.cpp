@@ -81,7 +81,7 @@ muon::Options muon_options(const RunOptions& options, const fsdp::OptimizerOptio
                      .epsilon = usual.epsilon,
                      .products = machine.muon_products(atoll::dtype_from_name(options.dtype)),
                      .arithmetic = machine.muon_arithmetic()};
-  // Embedding and head are matrices, but AdamW suits them better.
+  // Embedding and head are matrices too, but they train better with AdamW than with Muon.
   muon.is_hidden = [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
     return unit.name().starts_with("layers.") && param.shape.size() == 2;
   };

@@ -22,15 +22,15 @@ class RunOptimizer {
  public:
   virtual ~RunOptimizer() = default;
   virtual void update_in_backward(float learning_rate) = 0;
-  // If `blocks_beside` > 0, updates run beside the next pass, with so many blocks of a GPU.
+  // If `blocks_beside` > 0, updates run concurrently with the next pass, on this many GPU blocks.
   virtual void step(float learning_rate, atoll::Stream& compute, unsigned blocks_beside) = 0;
-  // Optimizers that are written outside the library update on `compute`.
+  // Does nothing by default: optimizers that are written outside the library update on `compute`.
   virtual void wait_updates(atoll::Stream&) {}
   virtual float grad_norm() = 0;
   virtual void save(const std::filesystem::path& folder,
                     std::map<std::string, std::string> extra) = 0;
-  // Optimizers that are written outside the library have no save beside training: save_beside()
-  // then saves at once and returns nothing.
+  // Saves while training goes on. Optimizers that are written outside the library cannot do it:
+  // they save before the function returns, and return nothing.
   virtual std::optional<atoll::fsdp::PendingSave> save_beside(
       const std::filesystem::path& folder, std::map<std::string, std::string> extra) {
     save(folder, std::move(extra));

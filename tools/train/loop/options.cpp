@@ -29,7 +29,7 @@ void check_words(const Flag& flag, const std::string& word) {
           word, flag.words.size() > 1 ? "one of " : "", fmt::join(flag.words, ", "));
 }
 
-// Checks a value other than the default by the row of its flag.
+// Checks a value other than the default against the row of its flag in the table.
 void check_row(const Flag& flag, const RunOptions& options) {
   std::visit(
       [&](auto what) {
@@ -73,7 +73,7 @@ void check_data(const RunOptions& options) {
   }
 }
 
-// Checks what must fit into the steps of the run.
+// Checks that the decay of the learning rate and the traced steps lie within the run.
 void check_within_steps(const RunOptions& options) {
   require(
       options.lr_decay_steps == 0 || options.warmup_steps + options.lr_decay_steps <= options.steps,
@@ -135,7 +135,7 @@ void check_steps(const RunOptions& options) {
   if (!options.max_time.empty()) parse_duration("--max-time", options.max_time);
 }
 
-// The usual warm-up would take all steps of a short run.
+// Shortens the default warm-up if it would take all steps of the run.
 void shorten_warmup(RunOptions& options) {
   if (options.usual_warmup && options.warmup_steps >= options.steps) {
     options.warmup_steps = options.steps / 10;
@@ -210,7 +210,7 @@ std::vector<std::string> idle_flags(const RunOptions& options) {
                                 idle.size() == 1 ? "has" : "have", reason));
   }
   const auto& o = options;
-  if (o.evaluate) return lines;  // the others are about steps
+  if (o.evaluate) return lines;  // the other warnings are about steps
   if (o.warmup_steps >= o.steps && o.steps > 0) {
     lines.push_back(fmt::format(
         "--warmup-steps {}: the run has {} steps, so the learning rate does not reach --lr",

@@ -9,7 +9,7 @@
 
 namespace train {
 
-// RunOptions::lr if the run chooses it (choose_rate()).
+// The value of RunOptions::lr which means that choose_rate() chooses it.
 inline constexpr double usual_rate = std::numeric_limits<double>::lowest();
 
 // Empty texts and zeros often mean a default that depends on other options, or that something is
@@ -74,7 +74,7 @@ struct ResultFlags {
   int metrics_port = 0;
   std::string metrics_address = "127.0.0.1";
   double min_mfu = 0;
-  std::uint64_t max_memory = 0;  // most bytes of a rank; 0: no limit
+  std::uint64_t max_memory = 0;  // limit in bytes for each rank; 0: no limit
   bool quiet = false;
 };
 
@@ -105,8 +105,8 @@ constexpr bool operator&(Use a, Use b) {
   return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0;
 }
 
-// Returns the flags of a use by their names, with "_" for "-". `resumed`
-// leaves out settings that have no effect in this run.
+// Returns the values of the flags of a use by their names, with "_" for "-". `resumed` leaves out
+// settings that have no effect in this run.
 nlohmann::json to_json(const RunOptions& options, Use use = Use::saved);
 
 // Returns the options with the defaults that depend on the data filled in.

@@ -58,14 +58,14 @@ std::string cpu_model() {
   return name.empty() ? "" : fmt::format("{} ({})", name, numbers);
 }
 
-// Measures on CPUs, as find_peak() says.
+// Measures the peak on CPUs, again if it is far below the peak that earlier runs reached.
 double measure_beside_known(atoll::World& world, const Machine& machine, atoll::DType dtype,
                             double seconds, const KnownPeaks& known) {
   const std::string model = cpu_model();
   const std::string key = fmt::format("{}, {} ranks of {} threads on {:.4g} processors, {}", model,
                                       machine.place.sharing, machine.threads,
                                       machine.cores * machine.place.sharing, atoll::name(dtype));
-  // CPUs that differ have no common peak, and those without a name have none that is known.
+  // Uses the known peak only if all ranks have the same key and the CPU has a name.
   const auto keys = world.exchange("train/peak_key", key);
   const bool is_known =
       !model.empty() && std::ranges::all_of(keys, [&](const auto& other) { return other == key; });
@@ -105,7 +105,7 @@ void KnownPeaks::raise(const std::string& key, double flops) const {
     make_directory(file_.parent_path());
     write_json_atomic(file_, peaks);
   } catch (const std::exception&) {
-    // The next run then lacks an earlier peak, which it can do without.
+    // Ignored, because the next run can do without a known peak.
   }
 }
 

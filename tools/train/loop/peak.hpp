@@ -1,4 +1,4 @@
-// The peak rate of matrix products, the base of MFU.
+// The peak rate of matrix products, the denominator of MFU.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +19,7 @@ struct Peak {
 // The peaks that runs on CPUs have measured, so that a run on a busy machine is noticed: a JSON
 // file in the user's cache with the highest FLOP/s of a rank by the model of its CPU, its share of
 // the machine and its dtype. An empty path keeps nothing. A file that cannot be read or written is
-// as good as none: a run does not depend on it.
+// ignored: a run does not depend on it.
 class KnownPeaks {
  public:
   explicit KnownPeaks(std::filesystem::path file) : file_(std::move(file)) {}
@@ -32,7 +32,7 @@ class KnownPeaks {
   std::filesystem::path file_;
 };
 
-// The usual file; empty if the user has no home.
+// The default file; empty if neither XDG_CACHE_HOME nor HOME is set.
 std::filesystem::path usual_peak_file();
 
 // Measures for about `seconds`, and on CPUs up to twice again if the peak is far below what the

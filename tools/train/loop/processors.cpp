@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using CpuSet = std::unique_ptr<cpu_set_t, decltype([](cpu_set_t* set) { CPU_FREE(set); })>;
 
 // The processors that a process may run on; 0 is this process. Doubles the size of the mask until
-// the kernel accepts it, because a machine may have more than 1,024.
+// the kernel accepts it, because a machine may have more than 1,024 processors.
 std::vector<int> mask_of(pid_t process) {
   std::vector<int> mask;
   for (int size = 1024; size <= 65'536 && mask.empty(); size *= 2) {
@@ -52,7 +52,7 @@ pid_t parent_of(pid_t process) {
 int unbound(const std::vector<int>& mask) {
   std::size_t most = mask.size();
   if (variable("OMPI_COMM_WORLD_RANK").empty()) return static_cast<int>(most);
-  // Wrapper scripts may run between mpirun and the rank.
+  // Wrapper scripts may run between mpirun and the rank, so several ancestors are tried.
   constexpr int generations = 4;
   pid_t process = ::getppid();
   for (int i = 0; i < generations && process > 1; ++i, process = parent_of(process)) {
@@ -77,9 +77,9 @@ double quota_of(const fs::path& group) {
   return quota && every && *quota > 0 && *every > 0 ? *quota / *every : 0;
 }
 
-// The smallest quota of the groups around this process. A container may show the path of its group
-// on the host, which it cannot see, and its own group at the top: folders that do not exist count
-// for nothing.
+// Finds the smallest quota of this process's control group and its parents. A container may show
+// the path of its group on the host, which it cannot see, and its own group at the root, so folders
+// that do not exist are skipped.
 void read_quota(const fs::path& root, Processors& found) {
   std::ifstream in(root / "proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {  // the format is NUMBER:CONTROLLERS:/PATH

@@ -108,7 +108,7 @@ void Reporting::clean_up() const {
   log::info("removed what a killed run has left: {}", names);
 }
 
-// Keeps the results of an earlier run that has left no checkpoint.
+// Moves aside the results of an earlier run that has left no checkpoint.
 void Reporting::set_aside() const {
   const fs::path earlier = set_earlier_results_aside(out_);
   if (earlier.empty()) return;
@@ -212,7 +212,7 @@ void Reporting::log_plan() const {
 void Reporting::log_dry_run(Batches& batches) const {
   if (world_.rank() != 0) return;
   log_plan();
-  // Padding and FLOP of the first steps stand for those of all steps.
+  // Estimates padding and FLOP of all steps from the first ones.
   const std::int64_t sampled = std::min<std::int64_t>(options_.steps, 64);
   double real = 0, padded = 0, flop = 0;
   StepPlan plan;
@@ -240,7 +240,7 @@ void Reporting::log_dry_run(Batches& batches) const {
   log::info("dry run: nothing was trained or written (atoll-plan plans for any number of ranks)");
 }
 
-// Writes run_args.json, with what was chosen for the run, and config.toml, which repeats it.
+// Writes run_args.json with the choices of the run, and config.toml, which --config reads.
 void Reporting::write_arguments() const {
   auto args = to_json(options_);
   args["mesh"] = setup_.mesh.to_string();
@@ -251,18 +251,18 @@ void Reporting::write_arguments() const {
   args["strategy_reason"] = setup_.choice.why;
   args["plan"] = run_plan(world_, setup_.mesh, setup_.islands, engine_);
   for (const RunWarning& trap : find_warnings(args, nlohmann::json::object())) {
-    // The findings of the mesh have been logged.
+    // The findings of the mesh are already in the log.
     if (!trap.id.starts_with("mesh_")) log::warn("{}", to_line(trap));
   }
   write_json_atomic(out_ / "run_args.json", args);
   if (options_.config_text.empty()) return;
-  // The file of the first start stays as it is.
+  // A resumed run keeps the config.toml of its first start.
   std::error_code ignored;
   const bool keeps = first_step_ > 0 && fs::exists(out_ / "config.toml", ignored);
   write_file_atomic(out_ / (keeps ? "config-resumed.toml" : "config.toml"), options_.config_text);
 }
 
-// Starts what --metrics-port asks for.
+// Starts the Prometheus endpoint of --metrics-port.
 void Reporting::serve() {
   if (options_.metrics_port == 0) return;
   endpoint_.emplace(EndpointOptions{options_.metrics_address, options_.metrics_port,
@@ -289,8 +289,8 @@ void Reporting::step(const StepRecord& record) {
   if (progress_) progress_->step(record, metrics_->running(), metrics_->bad_steps());
 }
 
-// Rank 0 decides, because MFU differs between ranks by rounding. On CPUs a rank's memory contains
-// that of its process.
+// Rank 0 decides for all, because rounding makes MFU differ between ranks. On CPUs, --max-memory
+// also limits the memory of the process.
 std::vector<MissedGate> Reporting::gates(const Summary& summary, std::int64_t device_bytes,
                                          std::int64_t process_bytes) {
   const bool host = setup_.machine.device().kind() == atoll::DeviceKind::cpu;

@@ -24,7 +24,7 @@ struct MissedGate {
   std::string message;  // names the flag, the figure and the limit
 };
 
-// Exists on every rank; rank 0 alone writes and shows.
+// All ranks have one, but only rank 0 writes files and shows progress.
 class Reporting {
  public:
   // All arguments must outlive this object.

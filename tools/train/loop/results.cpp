@@ -53,7 +53,7 @@ bool Results::attempt(const std::string& what, const std::function<void()>& writ
 }
 
 void Results::finish(const std::string& ended) {
-  // Texts of the operating system need not be UTF-8.
+  // Texts of the operating system may not be UTF-8, so invalid bytes are replaced.
   const auto mine =
       nlohmann::json(failures_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::vector<std::string> texts;

@@ -15,8 +15,8 @@ class Results {
  public:
   explicit Results(atoll::World& world) : world_(world) {}
 
-  // Calls `write`. If it throws an Error, keeps it as the failure of `what`, logs a warning on rank 0
-  // and returns false. A later success with the same `what` removes the failure. After a failure
+  // Calls `write`. If it throws an Error, keeps it as the failure of `what`, logs a warning on rank
+  // 0 and returns false. A later success with the same `what` removes the failure. After a failure
   // of the job every Error is rethrown. Always rethrown are timeout, peer_lost, aborted,
   // out_of_memory, backend and internal, because a collective may throw these on one rank only. If
   // `write` is collective, it must throw every other Error on all ranks.

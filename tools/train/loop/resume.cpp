@@ -57,8 +57,8 @@ std::string shown(const json& value) {
   return text.size() <= 60 ? text : text.substr(0, 57) + "...";
 }
 
-// Returns how two values differ, or "" if they do not. Objects differ in the keys that both have,
-// because versions of the trainer may add keys.
+// Returns how two values differ, or "" if they do not. Objects are compared by the keys that both
+// have, because versions of the trainer may add keys.
 std::string difference(const std::string& name, const json& saved, const json& mine) {
   if (saved.is_object() && mine.is_object()) {
     for (const auto& [key, value] : mine.items()) {
@@ -129,8 +129,8 @@ std::int64_t steps_done(const json& saved, const fs::path& folder) {
        folder.string());
 }
 
-// The texts that a checkpoint records, parsed; null for what is no JSON. Leaves out what is no
-// text.
+// Parses the texts that a checkpoint records; those that are no JSON become null. Leaves out
+// entries that are no text.
 json parsed_texts(const json& extra) {
   json values = json::object();
   for (const auto& [name, text] : extra.items()) {
@@ -180,7 +180,7 @@ json recorded_member(const json& saved, const char* name, const char* member) {
   return object.is_object() ? object.value(member, json()) : json();
 }
 
-// A model with adapters has other parameters than one without.
+// Throws an error if only one of run and checkpoint has adapters, because their parameters differ.
 void check_lora(const RunOptions& options, const fs::path& folder, const json& saved,
                 const json& mine) {
   const json theirs = recorded_member(saved, "model", "lora_rank");
@@ -221,7 +221,7 @@ Extra load_state(const fs::path& folder, RunOptimizer& optimizer, bool is_ours) 
   }
 }
 
-// The state of one kind of optimizer is of no use to another.
+// Throws an error if the checkpoint has the state of another kind of optimizer.
 void check_optimizer(const RunOptions& options, const fs::path& folder, const json& saved,
                      const json& mine) {
   const json name = recorded_member(saved, "optimizer", "name");
@@ -262,23 +262,26 @@ Resumed load(atoll::World& world, const RunOptions& options, const fs::path& fol
   return {done, std::move(saved)};
 }
 
-// Throws Error(not_found) on every rank if rank 0 finds no checkpoint in the folder of --resume. A
-// save that was cut off may have left only FOLDER.old, which the library loads.
-void check_given(atoll::World& world, const fs::path& folder) {
+// Returns the checkpoint that rank 0 finds in the folder of --resume, which may be a results folder.
+// Throws Error(not_found) on every rank if there is none. A save that was cut off may have left only
+// FOLDER.old, which the library loads.
+fs::path checkpoint_in(atoll::World& world, fs::path folder) {
   std::string problem;
   std::error_code ignored;
+  if (world.rank() == 0 && fs::exists(folder / "checkpoint" / "index.json", ignored)) {
+    folder /= "checkpoint";
+  }
   const bool looks = world.rank() == 0 && !fs::exists(folder.string() + ".old", ignored);
   if (looks && !fs::exists(folder, ignored)) {
     problem = "no such folder";
   } else if (looks && !fs::exists(folder / "index.json", ignored)) {
     problem = "not a checkpoint: it has no index.json";
-    if (fs::exists(checkpoints_folder(folder), ignored)) {
-      problem = fmt::format("this is a results folder: use {}, or auto with --out {}",
-                            (folder / "checkpoint").string(), folder.string());
-    }
   }
-  problem = world.exchange("train/resume/given", problem).front();
+  const std::vector<std::string> found{problem, folder.string()};
+  const json chosen = json::parse(world.exchange("train/resume/given", json(found).dump()).front());
+  problem = chosen[0].get<std::string>();
   if (!problem.empty()) fail(ErrorCode::not_found, "--resume {}: {}", folder.string(), problem);
+  return chosen[1].get<std::string>();
 }
 
 // The checkpoints that rank 0 finds, so that all ranks load the same.
@@ -318,8 +321,7 @@ Extra recorded_by(const json& run, std::int64_t done) {
 std::optional<Resumed> resume(atoll::World& world, const RunOptions& options, const json& mine,
                               RunOptimizer& optimizer) {
   if (options.resume != "auto") {
-    check_given(world, options.resume);
-    return load(world, options, options.resume, mine, optimizer);
+    return load(world, options, checkpoint_in(world, options.resume), mine, optimizer);
   }
   const fs::path out = run_directory(options.out, run_name(options));
   const auto folders = checkpoints_of_rank_0(world, out);

@@ -80,7 +80,7 @@ void refuse_earlier_run(const RunOptions& options, const fs::path& out) {
       out.string(), other);
 }
 
-// Returns "" or the code and the text of the error.
+// Calls `body`. Returns the code and the text of its Error; "" if it throws none.
 template <class Body>
 std::string problem_of(const Body& body) {
   try {
@@ -93,7 +93,7 @@ std::string problem_of(const Body& body) {
 
 }  // namespace
 
-// Delegates, so that an exception in the body calls the destructor.
+// Delegates to the default constructor, so that an exception in the body calls the destructor.
 RunFolder::RunFolder(atoll::World& world, const RunOptions& options, const fs::path& out)
     : RunFolder() {
   std::string problem;
@@ -169,7 +169,7 @@ bool resumes_other_folder(const RunOptions& options, const fs::path& out) {
   const auto real = [&](const fs::path& path) {
     return fs::weakly_canonical(whole(path), ignored);
   };
-  // The folder of the checkpoints may be a link to another disk.
+  // The folder of the checkpoints may be a link to another disk, so real paths count too.
   return !is_within(whole(options.resume), whole(out)) &&
          !is_within(real(options.resume), real(out)) &&
          !is_within(real(options.resume), real(checkpoints_folder(out)));
@@ -183,7 +183,7 @@ fs::path set_earlier_results_aside(const fs::path& out) {
   const auto folder = [&] { return out / fmt::format("earlier-{}", number); };
   while (fs::exists(folder(), error)) ++number;
   make_directory(folder());
-  // steps.jsonl goes last: a start that is killed before is repeated by the next one.
+  // steps.jsonl is moved last, so that the next start repeats a move that was cut off.
   for (const char* name : {"metrics.json", "run_args.json", "config.toml", "config-resumed.toml",
                            "report.html", "steps.jsonl"}) {
     const fs::path from = out / name, to = folder() / name;

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-// Config::islands: equal islands in rank order.
+// Divides the ranks in order into equal islands, as Config::islands asks.
 std::vector<std::vector<int>> emulated(int ranks, int islands) {
   std::vector<std::vector<int>> all(static_cast<std::size_t>(islands));
   for (int rank = 0; rank < ranks; ++rank) {

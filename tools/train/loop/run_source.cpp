@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of an index
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // maximum size of an index file
 
 // Returns the value that the checkpoint stores under `name`; null if it stores none.
 json recorded(const json& index, const char* name) {
@@ -80,13 +80,13 @@ std::string tokenizer_of_run(const fs::path& checkpoint) {
   if (config.empty() || !fs::exists(file, ignored)) return "";
   const json name = read_object(file, most_bytes).value("tokenizer", json());
   const std::string text = name.is_string() ? name.get<std::string>() : "";
-  return text.starts_with("ids:") ? "" : text;  // ids are no text
+  return text.starts_with("ids:") ? "" : text;  // ids:N names no tokenizer with text
 }
 
 void start_from(const RunOptions& options, const Setup& setup, atoll::fsdp::Engine& engine) {
   const Phase phase("loading the weights");
   const json index = read_object(setup.checkpoint / "index.json", most_bytes);
-  // The library loads weights together with the moments of their optimizer.
+  // The library loads weights and optimizer states together, so a temporary optimizer loads them.
   make_optimizer(optimizer_of(index, options), engine, setup.mesh, setup.machine)
       ->load(setup.checkpoint);
 }

@@ -54,7 +54,7 @@ void Saving::complete(bool saved) {
   if (is_best_) best_.not_kept();
 }
 
-// After a save: rank 0 points the link to it and deletes old checkpoints.
+// After a save, rank 0 points the links to the new checkpoint and deletes old ones.
 void Saving::keep_newest() {
   saved_ = true;
   if (world_.rank() != 0) return;

@@ -1,4 +1,4 @@
-// Saves the checkpoints of a run: beside training where that is possible.
+// Saves the checkpoints of a run, if possible "beside training": while the next steps run.
 #pragma once
 
 #include <cstdint>

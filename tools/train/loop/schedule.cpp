@@ -13,13 +13,13 @@
 namespace train {
 namespace {
 
-// Steps of the decay of wsd.
+// The number of steps of the decay of the wsd schedule.
 std::int64_t decay_steps(const RunOptions& options) {
   if (options.lr_decay_steps > 0) return options.lr_decay_steps;
   return std::max<std::int64_t>(options.steps / 10, 1);
 }
 
-// The part of the decay that is done at this step, from 0 to 1.
+// The fraction of the decay that is done at this step, from 0 to 1.
 double decayed(const RunOptions& options, std::int64_t first, std::int64_t step) {
   const auto span = static_cast<double>(std::max<std::int64_t>(options.steps - first, 1));
   return std::clamp(static_cast<double>(step - first) / span, 0.0, 1.0);

@@ -22,8 +22,8 @@ std::string choose_rate(RunOptions& options, bool loads_weights);
 
 // Returns the flags that decide the learning rates of all steps. Checkpoints record them.
 nlohmann::json schedule_of(const RunOptions& options);
-// Takes over --lr from the schedule that a checkpoint records, unless it was given; from one that
-// records none, 1e-3. Returns a line if the rate after `done` steps is not the one with which the
+// Unless --lr was given, sets it to the rate of the schedule that a checkpoint records, or to 1e-3
+// if it records none. Returns a line if the rate after `done` steps is not the one with which the
 // run that saved would have gone on; otherwise "".
 std::string resume_rate(RunOptions& options, const nlohmann::json& saved, std::int64_t done);
 

@@ -147,7 +147,7 @@ void compare_flags(atoll::World& world, const RunOptions& options) {
   compare(world, "flags", to_json(options, Use::compared).dump(), flag_difference);
 }
 
-// The default name of a run depends on the files that a rank has, and so does its folder.
+// Compares run name and folder between ranks: their defaults depend on the files that a rank has.
 void compare_names(atoll::World& world, const RunOptions& options) {
   const std::string name = run_name(options);
   const nlohmann::json names{{"out", run_directory(options.out, name).string()},
@@ -155,7 +155,7 @@ void compare_names(atoll::World& world, const RunOptions& options) {
   compare(world, "names", names.dump(), flag_difference);
 }
 
-// Ranks with different copies of a file would train different models without any error.
+// Compares the files: ranks with different copies would train different models without any error.
 void compare_files(atoll::World& world, const RunOptions& options, const ModelConfig& model,
                    const RunData& data, const std::vector<fs::path>& weights) {
   const auto than = [](const char* text) {
@@ -218,7 +218,7 @@ atoll::Mesh make_mesh(atoll::World& world, const RunOptions& options,
   return atoll::Mesh::make(world, shape, topology);
 }
 
-// Flags that would have no effect on these devices or on this number of ranks.
+// Refuses flags that would have no effect on these devices or on this number of ranks.
 void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::DeviceKind kind) {
   require(
       !options.require_gdr || kind != atoll::DeviceKind::cpu,
@@ -298,7 +298,7 @@ void check_host_memory(const PlannedRun& run, int micro_batches, fsdp::Strategy 
        fsdp::name(strategy), why);
 }
 
-// Strategies that keep whole parameters keep them in the compute dtype, not in 8 bits.
+// Refuses --lora-base where a rank keeps whole parameters, which have the compute dtype.
 void check_base(const RunOptions& options, fsdp::Strategy strategy) {
   const bool gathers =
       strategy == fsdp::Strategy::full_shard || strategy == fsdp::Strategy::hybrid_shard;
@@ -386,7 +386,7 @@ struct Inputs {
   std::vector<fs::path> weights;
 };
 
-// Reads the files. Sets --tokenizer and --data if they follow from them.
+// Reads the input files. Sets --tokenizer and --data if the files determine them.
 Inputs read_inputs(atoll::World& world, RunOptions& options) {
   std::string given = options.init.empty() ? options.model : options.init;
   fetch_inputs(world, options);
@@ -425,7 +425,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
     check_results(world, options, run_directory(options.out, run_name(options)));
   }
   compare_flags(world, options);
-  // An evaluation of weights needs no gradients and no optimizer; loading a checkpoint does.
+  // Without a checkpoint, an evaluation needs no optimizer, so it freezes all parameters.
   if (options.evaluate && options.resume.empty()) options.freeze = {"*"};
   Inputs in = read_inputs(world, options);
   ModelConfig& model = in.source.config;

@@ -26,7 +26,7 @@ struct Setup {
   std::optional<Dataset> eval;                 // samples of the evaluation
   std::vector<std::filesystem::path> weights;  // the files of --init
   std::filesystem::path config;                // the config.json of the model; empty for a preset
-  std::filesystem::path checkpoint;            // of the run that --init or --model names
+  std::filesystem::path checkpoint;            // checkpoint of the run that --init or --model names
   std::string given;  // value of --init or --model that names the weights, before share_files()
   atoll::Mesh mesh;
   Machine machine;  // device and kernels, which have reserved scratch memory for the model
@@ -49,8 +49,8 @@ RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const M
 void fetch_inputs(atoll::World& world, RunOptions& options);
 
 // Sets RunOptions::micro_batch if it is 0, RunOptions::gather if it is auto, and what
-// fetch_inputs() sets. Collective. Throws Error(mismatch) that names the
-// ranks whose data, model, weights or options differ from those of most ranks.
+// fetch_inputs() sets. Collective. Throws Error(mismatch) that names the ranks whose data, model,
+// weights or options differ from those of most ranks.
 Setup prepare(atoll::World& world, RunOptions& options);
 
 // Compares the flags that end a run early, --dry-run and --show-data: a rank that ended early would

@@ -33,7 +33,7 @@ using nlohmann::json;
 
 constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
 constexpr const char* complete_mark = ".complete";
-// While a process receives a file, it is named FILE.partial-TAG by the process_tag().
+// A file that is being received is named FILE.partial-TAG, with the TAG of process_tag().
 constexpr std::string_view partial_mark = ".partial-";
 
 // A file or folder that an option names.
@@ -127,9 +127,9 @@ std::set<std::string> files_of(const Place& place) {
   return names;
 }
 
-// What the sender tells all ranks before it sends: the key of the copy in the cache, the name of
-// its folder there, because a model's name comes from its folder, the file that the option names
-// (empty if it names the folder), and the names and sizes of the files.
+// What the sender tells all ranks before it sends: the key of the copy in the cache; the name of
+// its folder there, from which a model gets its name; the file that the option names, empty for a
+// folder; the names and sizes of the files.
 json listing_of(const Place& place, const std::string& folder) {
   const bool whole_folder = fs::is_directory(place.path);
   json files = json::array();
@@ -246,8 +246,8 @@ class Transfer {
     }
   }
 
-  // Sends a file in pieces, or receives it under another name and renames it: another run may open
-  // the copy meanwhile. Returns the digest of what was broadcast.
+  // Broadcasts a file in pieces. Receivers write it under another name and then rename it, so that
+  // other runs open only whole files. Returns the digest of what was broadcast.
   std::string move(atoll::Communicator& comm, const atoll::Buffer& piece, const fs::path& file,
                    std::uintmax_t size) const {
     atoll::Stream stream = atoll::Device::cpu().stream({.name = "files"});

@@ -49,7 +49,7 @@ void stop_on_signals() {
   // The default action comes back, so that a second signal ends a job that hangs.
   action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
   ::sigaction(SIGTERM, &action, nullptr);
-  // A shell lets its background jobs ignore Ctrl-C.
+  // A shell lets its background jobs ignore Ctrl-C, so an ignored SIGINT stays ignored.
   struct sigaction interrupt {};
   if (::sigaction(SIGINT, nullptr, &interrupt) != 0 || interrupt.sa_handler == SIG_IGN) return;
   ::sigaction(SIGINT, &action, nullptr);
@@ -84,7 +84,7 @@ void TimeLimit::add_step(double seconds, double saving) noexcept {
 }
 
 bool TimeLimit::reached(double elapsed) const noexcept {
-  // Saves differ more than steps, because a file system is shared.
+  // The durations of saves vary more than those of steps, because file systems are shared.
   constexpr double margin = 1.5;
   return limit_ > 0 && elapsed + longest_step_ + margin * save_ >= limit_;
 }

@@ -9,7 +9,7 @@
 
 namespace train {
 
-// Why a run ends before --steps. Ranks exchange the number, and the largest counts.
+// Why a run ends before --steps. Ranks exchange the number, and the largest one applies.
 enum class Stop {
   none = 0,
   signal = 1,  // SIGTERM, SIGINT or SIGUSR1
@@ -70,7 +70,7 @@ class Stopping {
   // Why the run ended after `done` steps, before --steps; "" if it did not.
   std::string reason(std::int64_t done) const;
 
-  // Rank 0 logs how to go on after a stop. Without checkpoints nobody can: throws Error(aborted).
+  // Rank 0 logs how to resume after a stop. Without checkpoints none can: throws Error(aborted).
   void log_reason(std::int64_t done, int rank) const;
   // Logs that mpirun kills ranks before they have saved, if a step takes too long for it: Open
   // MPI's mpirun kills them a second after it has passed on SIGTERM or Ctrl-C, unless told

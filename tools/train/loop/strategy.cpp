@@ -30,7 +30,7 @@ fsdp::Options sharding_options(const RunOptions& options, const ModelConfig& mod
                         .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   sharding.accumulation = fsdp::accumulation_from_name(options.accumulate);
   sharding.secondary_shards = options.secondary_shards;
-  // A tied head uses its own unit and the unit of the embedding at the same time.
+  // A tied head uses its own unit and that of the embedding at once, so one more is prefetched.
   sharding.prefetch = options.prefetch + (model.tied ? 1 : 0);
   sharding.reduce_buffers = options.reduce_buffers;
   return sharding;
@@ -130,7 +130,7 @@ fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model
                              const DeviceMemory& memory) {
   fsdp::Options engine = sharding_options(options, model);
   engine.strategy = strategy;
-  // The optimizer adds its moments to the plan later.
+  // Leaves room for memory beside the engine; the optimizer adds its moments to the plan later.
   if (options.memory_limit > 0) {
     engine.memory_bytes =
         options.memory_limit -

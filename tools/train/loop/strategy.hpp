@@ -19,7 +19,7 @@ struct DeviceMemory {
   std::uint64_t arithmetic = 0;  // bytes within the capacity that the kernels (Ops) hold
 };
 
-// What the memory of a strategy depends on.
+// What decides how much memory a strategy needs.
 struct PlannedRun {
   const RunOptions& options;
   const ModelConfig& model;

@@ -13,7 +13,7 @@
 namespace train {
 namespace {
 
-// Most records that a rank traces. Each takes about 250 bytes of text in the file.
+// Maximum number of records that a rank traces. Each takes about 250 bytes of text in the file.
 constexpr std::size_t most_records = 100'000;
 
 template <class Clock>

@@ -57,8 +57,8 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   }
 }
 
-// Makes what a step needs. Checks the limit of memory after each part of the plan, before more is
-// allocated.
+// Makes the optimizer and the memory of a step. Checks the limit of memory after each part of the
+// plan, before more is allocated.
 void Trainer::make_state() {
   add_units(engine_, setup_.model, options_.freeze);
   const ActivationPlan plan = activation_plan(options_, setup_.memory.kind);
@@ -124,14 +124,14 @@ nlohmann::json Trainer::load() {
 // Loads the weights, and prepares what reports, saves and stops the run.
 void Trainer::start() {
   const nlohmann::json recorded = load();
-  // A slow disk's rate, until the first save has been measured.
+  // The rate of a slow disk, which predicts the time of a save until one has been measured.
   constexpr double bytes_per_second = 1e8;
   const auto& memory = engine_.memory();
   stopping_.set_limit(static_cast<double>(memory.parameters + memory.resident + memory.optimizer) /
                       bytes_per_second);
   saving_.emplace(world_, options_, recorded, best_, *optimizer_, reporting_, stopping_);
   tracing_.emplace(traced_steps(options_, first_step_));
-  // Too short a measurement says little about the machine.
+  // The peaks of earlier runs are not used if the measurement is too short to be accurate.
   const KnownPeaks known(options_.peak_seconds < 0.25 ? std::filesystem::path()
                                                       : usual_peak_file());
   peak_ = find_peak(world_, setup_.machine, atoll::dtype_from_name(options_.dtype),
@@ -140,7 +140,7 @@ void Trainer::start() {
                                  peak_.measured, world_.size()});
 }
 
-// After a failure within a step, queued work may still use the members destroyed next.
+// Waits, because after a failed step queued work may still use the members destroyed next.
 Trainer::~Trainer() {
   const auto drain = [](atoll::Stream& stream) {
     try {
@@ -313,7 +313,7 @@ bool Trainer::end_step(StepRecord& record, Clock::time_point begin) {
   if (done == first_step_ + 2 && world_.rank() == 0) stopping_.log_signals(seconds_since(begin));
   const bool is_best = evaluates_after(done - 1) && evaluate(record);
   if (done == first_step_ + 1) check_transports();
-  // A save beside training takes memory for copies of units.
+  // A save beside training takes memory for copies of units, so memory is measured then too.
   if (done == first_step_ + 1 || saving_->is_beside()) note_memory();
   check_finite(record);
   reporting_.step(record);
@@ -322,8 +322,8 @@ bool Trainer::end_step(StepRecord& record, Clock::time_point begin) {
   if (stops) next_pass_.reset();  // saving and exporting require that no pass is open
   if (all_written_ || diverges) saving_->finish();
   if (diverges) {
-    // If the non-finite steps changed nothing, the weights may be of use, unless they were not
-    // finite before. An earlier checkpoint is worth more.
+    // Without an earlier checkpoint, saves the weights, which the skipped steps have not changed,
+    // if they are finite.
     const bool has_checkpoint = resumed_ || saving_->has_checkpoint();
     if (options_.save_checkpoint && options_.skip_nonfinite && weights_finite_ && !has_checkpoint) {
       save(done, true);
@@ -346,8 +346,10 @@ void Trainer::log_stall(std::int64_t done) {
                               ? fmt::format("the evaluation of step {} has the lowest loss, {:.4f}",
                                             best_.step(), *best_.loss())
                               : "no evaluation had a loss that is a number";
-  log::info("--early-stopping {}: {}, so the run ends after step {}; a larger number continues it",
-            options_.early_stopping, why, done);
+  log::info(
+      "--early-stopping {}: {}, so the run ends after step {}; a larger number and --resume auto "
+      "continue it",
+      options_.early_stopping, why, done);
 }
 
 void Trainer::save(std::int64_t done, bool at_end, bool is_best) {
@@ -366,7 +368,7 @@ void Trainer::export_weights() {
   if (averaging_) averaging_->swap();
 }
 
-// Writes what the end of a run leaves, most valuable first. The last checkpoint is saved before.
+// Writes the results at the end of a run, most valuable first, after the last checkpoint.
 void Trainer::write_results(RunResult& result, double wall_seconds) {
   setup_.folder.check();
   finish(result, wall_seconds);

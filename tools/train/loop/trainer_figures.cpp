@@ -58,7 +58,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   compute_.synchronize();  // wait until all compute of the step is complete
   mine.exposed_seconds =
       std::chrono::duration<double>(compute_.exposed_communication() - start.exposed).count();
-  // The host may have waited for the data of the next step since then.
+  // Takes the end from the stream, because the host may have waited for the next step's data.
   const auto computed = start.computed.ns();
   const auto end = computed ? Clock::time_point(std::chrono::nanoseconds(*computed)) : Clock::now();
   mine.compute_seconds = std::max(0.0, seconds_between(start.time, end) - mine.exposed_seconds);
@@ -98,8 +98,8 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   }
 }
 
-// Tells of a step that is not finite, and sets diverged_ if there are too many of them. All ranks
-// have the same loss and norm, and so decide alike.
+// Logs a step that is not finite, and sets diverged_ if there are too many of them. All ranks have
+// the same loss and norm, and so decide alike.
 void Trainer::check_finite(const StepRecord& record) {
   const bool ends = nonfinite_row_.add(record);
   if (!record.nonfinite) return;
@@ -138,6 +138,7 @@ void Trainer::log_ports(const atoll::Topology& before) {
 
 // Completes the figures of the run, and writes them. Collective.
 void Trainer::finish(RunResult& result, double wall_seconds) {
+  reporting_.end_line();
   note_memory();
   RunInfo info;
   if (const auto* const all = exchange_.communicator()) {

@@ -46,8 +46,8 @@ WeightMap parse_index(const fs::path& file) {
   return map;
 }
 
-// Returns the header of a safetensors file and the place of its data. The header is no object if
-// the file is damaged; the import refuses it with the place of the damage.
+// Returns the header of a safetensors file and the byte offset of its data. If the file is damaged,
+// the header is no object; the import then refuses the file and names the place of the damage.
 std::pair<json, std::uint64_t> header_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::array<unsigned char, 8> length{};
@@ -62,8 +62,8 @@ std::pair<json, std::uint64_t> header_of(const fs::path& file) {
   return {json::parse(text, nullptr, false), bytes + length.size()};
 }
 
-// Returns the tensors of a file by name; none if it is damaged, and none that its header describes
-// wrongly: the import refuses the file, with the place of the damage.
+// Returns the tensors of a file by name, without those that its header describes wrongly; none if
+// the file is damaged. The import then refuses the file and names the place of the damage.
 std::map<std::string, StoredTensor> tensors_of(const fs::path& file) {
   std::map<std::string, StoredTensor> tensors;
   const auto [header, data] = header_of(file);

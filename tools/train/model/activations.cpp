@@ -26,8 +26,8 @@ void validate(const ActivationPlan& plan) {
           atoll::name(plan.compute));
 }
 
-// A view of LayerActivations: its elements per token, its dtype, and whether selective
-// recomputation recomputes it. All layers then share the memory of the first layer's view.
+// A view of LayerActivations: its elements per token, its dtype, and whether it is cheap: selective
+// recomputation then recomputes it, and all layers share the memory of the first layer's view.
 struct LayerField {
   std::function<View&(LayerActivations&)> view;
   std::int64_t width;
@@ -37,7 +37,7 @@ struct LayerField {
 
 std::vector<LayerField> layer_fields(const ModelConfig& config, DType low) {
   using Layer = LayerActivations;
-  // With norms of heads, q and k follow from plain_q and plain_k without a matrix product.
+  // With norms of heads, q and k are cheap: plain_q and plain_k give them without a matrix product.
   const bool norms = config.qk_norm;
   std::vector<LayerField> fields{{&Layer::normed1, config.hidden, low, true},
                                  {&Layer::normed2, config.hidden, low, true},

@@ -162,7 +162,7 @@ void validate(const ModelConfig& config) {
 std::int64_t position_limit(const ModelConfig& config) {
   const RopeScaling& rope = config.rope_scaling;
   if (rope.kind != RopeScaling::Kind::yarn) return config.max_seq;
-  // Not more than validate() allows for max_position_embeddings.
+  // 1e9 is the limit of validate() for max_position_embeddings.
   const double scaled = rope.factor * static_cast<double>(rope.original_max_position_embeddings);
   return std::max(config.max_seq, static_cast<std::int64_t>(std::min(scaled, 1e9)));
 }

@@ -74,7 +74,7 @@ class Layer {
   // Replaces the step's gradient at boundary(index + 1) with that at boundary(index).
   void backward(const GradientLookup& gradients) const {
     const Recompute recompute = step_.activations.plan().recompute;
-    // The activations of the last layer are still there, because all layers share their memory.
+    // The last layer is not run again: the shared memory still has its activations.
     if (recompute == Recompute::full && !is_last_) run_again();
     if (recompute == Recompute::selective) {
       normalize_middle();
@@ -103,7 +103,7 @@ class Layer {
   }
   void swiglu() const { ops_.run(step_.stream, SwigluForward{kept_.gate, kept_.up, kept_.hidden}); }
 
-  // Normalizes and rotates the heads of queries and keys, as far as the layer does so.
+  // Normalizes and rotates the heads of queries and keys, each only if the layer has it.
   void prepare_heads() const {
     if (config_.qk_norm) {
       normalize(config_.head_dim, kept_.plain_q, q_norm, kept_.q, kept_.q_inverse);

@@ -1,6 +1,6 @@
 // The forward and backward pass of the families in config.hpp, unit by unit, written by hand. It is
 // independent of FSDP and of the device: callers supply weights and gradients by name, and Ops does
-// the arithmetic. Everything is enqueued on the step's stream. Weights have the compute dtype of the
+// the arithmetic. All work is enqueued on the step's stream. Weights have the compute dtype of the
 // activations. README.md shows a whole pass.
 #pragma once
 
@@ -55,8 +55,8 @@ class Decoder {
   void loss(const Step& step, const WeightLookup& weights) const;
 
   // Runs one unit backward, in reverse order, after the forward of all units for the same batch.
-  // Gradients with mode `none` are not computed. backward(head) adds to the loss total. Consumes the
-  // unit's activations, so call it once.
+  // Gradients with mode `none` are not computed. backward(head) adds to the loss total. Consumes
+  // the unit's activations, so call it once.
   void backward(const Step& step, std::size_t unit, const WeightLookup& weights,
                 const GradientLookup& gradients) const;
 

@@ -91,7 +91,7 @@ double yarn_attention_factor(const JsonReader& rope, double factor) {
 }
 
 // `config` is the whole object. A number of original positions beside the settings of the rotary
-// embedding wins over the one inside them, as in transformers.
+// embedding takes precedence over one inside them, as in transformers.
 RopeScaling read_scaling(const JsonReader& config, const JsonReader& rope, std::int64_t max_seq) {
   using Kind = RopeScaling::Kind;
   const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
@@ -124,7 +124,7 @@ RopeScaling read_scaling(const JsonReader& config, const JsonReader& rope, std::
   };
   scaling.beta_fast = or_default("beta_fast", 32);
   scaling.beta_slow = or_default("beta_slow", 1);
-  // transformers takes a null as false.
+  // transformers takes a null as false, but an absent key as true.
   scaling.truncate = rope.boolean_or("truncate", !rope.contains("truncate"));
   scaling.attention_factor = yarn_attention_factor(rope, scaling.factor);
   return scaling;
@@ -324,7 +324,7 @@ void write_family(nlohmann::ordered_json& json, const ModelConfig& config) {
         std::vector<std::string>(static_cast<std::size_t>(config.layers), "sliding_attention");
   }
   if (config.family != Family::smollm3) return;
-  // The defaults of these keys are ids of SmolLM3's own tokenizer, the largest of them 128004.
+  // These keys default to ids of SmolLM3's tokenizer, up to 128004, which small vocabularies lack.
   if (config.vocab <= 128004) {
     for (const char* key : {"pad_token_id", "bos_token_id", "eos_token_id"}) json[key] = nullptr;
   }
@@ -354,7 +354,7 @@ std::string hf_config_json(const ModelConfig& config, std::string_view dtype) {
   json["max_position_embeddings"] = config.max_seq;
   json["tie_word_embeddings"] = config.tied;
   json["attention_dropout"] = 0.0;
-  // Transformers 4 reads the last keys of these pairs.
+  // Of each pair of keys, transformers 5 reads the first, and transformers 4 the others.
   json["rope_parameters"] = rope_json(config);
   json["rope_theta"] = config.rope_theta;
   if (config.rope_scaling.kind != RopeScaling::Kind::none) {

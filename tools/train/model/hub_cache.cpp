@@ -45,7 +45,7 @@ fs::path cached_model(const std::string& name) {
                                          name.substr(slash + 1, at - slash - 1));
   std::string commit = revision;
   std::ifstream reference(folder / "refs" / revision);
-  // A revision that is a commit has no file in `refs`.
+  // A commit has no file in `refs`, and names its folder itself.
   if (std::string line; std::getline(reference, line) && is_plain(line)) commit = line;
   const fs::path snapshot = folder / "snapshots" / commit;
   if (fs::exists(snapshot / "config.json")) return snapshot;

@@ -28,12 +28,12 @@ struct Product {
   atoll::View c;
 };
 
-// Enqueues a product. The bits of a product must not depend on the rank.
+// Enqueues a product. Equal inputs must give the same bits on every rank.
 using Multiply = std::function<void(atoll::Stream&, const Product&)>;
 // Multiplies on the CPU with three loops, for programs without a library for matrices.
 void multiply_with_loops(atoll::Stream& stream, const Product& product);
 
-// Numbers of a step, in memory of the device.
+// The scalars of a step, in memory of the device.
 struct Figures {
   double squares;  // sum of the squares of this rank's gradients, then of all gradients
   double norm;     // the norm of all gradients, rounded to f32
@@ -50,7 +50,7 @@ struct MomentumStep {
   const Figures* figures;
 };
 
-// weights = keep weights - rate update; f32.
+// One step of weights: weights = keep * weights - rate * update; f32.
 struct MatrixStep {
   atoll::View weights;
   atoll::ConstView update;
@@ -67,7 +67,7 @@ struct AdamWStep {
   const Figures* figures;
 };
 
-// The three steps change nothing if the factor is NaN.
+// momentum(), update() and adamw() change nothing if the factor is NaN.
 class Arithmetic {
  public:
   virtual ~Arithmetic() = default;

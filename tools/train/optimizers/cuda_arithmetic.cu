@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 // Kernels still run after a failure of the stream, but host functions do not. A host function sets
-// *permit before this kernel, which clears it.
+// *permit before this kernel, which clears it; *permit == 0 therefore means that the stream failed.
 __global__ void __launch_bounds__(threads)
     measure_step(Figures* figures, float max_norm, volatile int* permit) {
   if (threadIdx.x != 0) return;
@@ -180,7 +180,7 @@ void with_pointer(View view, const Body& body) {
   }
 }
 
-// Blocks of adamw_each compute two f64 powers first; this limit keeps their cost small.
+// Each block of adamw_each first computes two f64 powers; few blocks keep the cost of that small.
 constexpr std::uint64_t most_adamw_blocks = 8192;
 
 class CudaArithmetic final : public Arithmetic {
@@ -291,7 +291,7 @@ class CudaArithmetic final : public Arithmetic {
   }
 
   double* scratch(Stream& stream, std::uint64_t count) {
-    // normalize() needs at most most_sums + 1 sums.
+    // Always large enough for normalize(), whose calls then do not enlarge the buffer one by one.
     const std::size_t bytes = std::max(count, most_sums + 1) * sizeof(double);
     if (bytes > scratch_.bytes()) {
       if (scratch_.bytes() > 0) stream.synchronize();  // queued work still uses the old scratch

@@ -1,5 +1,5 @@
-// Which rank makes each matrix of Muon orthogonal, and which messages bring the parts of the
-// matrices there and back.
+// Which rank makes each matrix of Muon orthogonal, and which messages send the parts of a matrix to
+// that rank and the updates back.
 #pragma once
 
 #include <algorithm>

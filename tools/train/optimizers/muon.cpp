@@ -111,7 +111,7 @@ struct Muon::Impl {
   int replica_count() const { return replicas ? replicas->size() : 1; }
   int replica() const { return replicas ? replicas->rank() : 0; }
   Position position() const { return {replica_count(), ranks(), replica(), rank()}; }
-  // A rank without a communicator uses `mine` as `whole` too.
+  // Without a communicator (one shard), `mine` holds whole matrices and serves as `whole` too.
   atoll::View whole_view() const { return (comm ? whole : mine).view(atoll::DType::f32); }
   Figures* figures() const { return static_cast<Figures*>(figures_memory.data()); }
   Figures& known() const { return *static_cast<Figures*>(known_memory.data()); }
@@ -159,7 +159,7 @@ Muon::Impl::~Impl() {
   try {
     done.synchronize();
   } catch (const std::exception&) {
-    // The failure of the stream has reached the caller through another call.
+    // The stream has failed; the caller learns of it from another call.
   }
   engine.memory().optimizer -= bytes;
 }
@@ -259,7 +259,7 @@ void Muon::Impl::allocate() {
   engine.memory().optimizer += bytes;
 }
 
-// Copies the figures from CPU memory to the device. Blocks.
+// Copies the figures from CPU memory to the device, and waits for the copy.
 void Muon::Impl::push_figures() {
   auto stream = engine.device().stream({.name = "muon"});
   stream.copy(figures_memory.data(), known_memory.data(), sizeof(Figures));
@@ -406,7 +406,7 @@ void Muon::step(float learning_rate, Stream& compute) {
   try {
     own.enqueue_step(learning_rate, compute);
   } catch (...) {
-    own.done = compute.record();  // a part of the step may still use the optimizer's memory
+    own.done = compute.record();  // enqueued work may still use the optimizer's memory
     throw;
   }
   own.done = compute.record();

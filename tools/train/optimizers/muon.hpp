@@ -12,8 +12,8 @@
 // Within a replica, steps 2 and 4 send each element at most once. The result has the same bits on
 // any number of ranks and with any strategy if the gradients have the same bits, because each whole
 // matrix is computed by one rank in one order. The norm is rounded to f32, so that its bits do not
-// depend on the order in which the f64 squares are added, except for rare ties. On GPUs everything
-// runs on the compute stream: the CPU copies no gradients and waits for nothing.
+// depend on the order in which the f64 squares are added, except for rare ties. On GPUs all work of
+// a step runs on the compute stream: the CPU copies no gradients and waits for nothing.
 //
 // Parameters other than hidden matrices (embedding, head, norms, biases) are updated by AdamW.
 #pragma once

@@ -58,7 +58,7 @@ struct Row {
   std::size_t best;  // index of the best cell; the number of runs if no cell is best
 };
 
-// Places of results differ between any two runs, and say nothing about them.
+// Not compared: paths and the port, which do not affect training, and what follows from others.
 const std::set<std::string> places{"plan",         "trace",       "export",         "resume",
                                    "metrics_port", "mesh_reason", "strategy_reason"};
 
@@ -80,8 +80,8 @@ double mean_of_last(const std::vector<double>& column) {
   return sum / count;
 }
 
-// A figure of a run. A run that was resumed has the steps of all its starts in steps.jsonl, and
-// those of the last one in metrics.json.
+// A figure of a run. For a resumed run, steps.jsonl has the steps of all starts, metrics.json only
+// those of the last start, so losses come from steps.jsonl.
 double value_of(const Figure& figure, const RunFiles& run) {
   const std::string_view key = figure.key;
   if (key == "steps") return static_cast<double>(run.steps);
@@ -92,7 +92,7 @@ double value_of(const Figure& figure, const RunFiles& run) {
   return least;
 }
 
-// Names the runs of which some figures count only a part of the steps.
+// Returns a note for each run whose metrics.json counts fewer steps than steps.jsonl has.
 std::vector<std::string> notes_on(const std::vector<RunFiles>& runs,
                                   const std::vector<std::string>& names) {
   std::vector<std::string> notes;
@@ -158,7 +158,7 @@ std::vector<Row> setting_rows(const std::vector<RunFiles>& runs) {
   return rows;
 }
 
-// The names of the runs' folders, or their paths where names are equal.
+// Titles of the runs: the names of their folders, or the paths of folders with the same name.
 std::vector<std::string> titles(const std::vector<RunFiles>& runs) {
   std::map<std::string, int> times;
   for (const RunFiles& run : runs) ++times[folder_name(run.folder)];

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// The loss of fewer steps is not smoothed.
+// A run with fewer steps than this gets no smoothed curve of its loss.
 constexpr std::size_t fewest_smoothed = 40;
 constexpr std::size_t most_intervals = 300;
 
@@ -51,7 +51,7 @@ json report_curves(const RunFiles& run) {
   return curves;
 }
 
-// Settings as texts, because a script would round large integers.
+// Settings as texts, because JavaScript would round integers above 2^53.
 json settings_of(const RunFiles& run) {
   json settings = json::object();
   for (const auto& [name, value] : run.args.items()) {

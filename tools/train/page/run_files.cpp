@@ -34,7 +34,7 @@ json object_of(const fs::path& file) {
   return value;
 }
 
-// Throws for settings that the pages read and that have another form. Others are shown as they are.
+// Throws if a setting that the pages use has the wrong JSON type. Others are shown as they are.
 void check_settings(const JsonReader& args) {
   (void)args.boolean_or("fp8", false);
   (void)args.number_or("world_size", 0);
@@ -124,7 +124,7 @@ std::vector<fs::path> runs_at(const fs::path& folder) {
     if (fs::is_regular_file(entry->path() / "steps.jsonl", ignored)) runs.push_back(entry->path());
   }
   std::ranges::sort(runs);
-  // A run may have the folders of earlier runs in it.
+  // A folder with steps.jsonl is one run, even if it contains the folders of earlier runs.
   if (runs.empty() || fs::is_regular_file(folder / "steps.jsonl", ignored)) return {folder};
   return runs;
 }
@@ -157,7 +157,7 @@ void read_trace(RunFiles& run) {
   }
   std::error_code error;
   fs::path file = named;
-  // The folder may have been copied from another machine, with the trace in it.
+  // If the folder was copied from another machine, the trace is looked for in the copy.
   if (!fs::is_regular_file(file, error)) file = run.folder / file.filename();
   const auto bytes = fs::file_size(file, error);
   if (error) {

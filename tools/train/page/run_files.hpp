@@ -1,4 +1,4 @@
-// Reads what a run wrote into its folder.
+// Reads the files that a run wrote into its folder.
 #pragma once
 
 #include <filesystem>
@@ -29,17 +29,17 @@ struct RunFiles {
   double metric(std::string_view key) const;
 };
 
-// The last part of a path, also of "." and "runs/".
+// The last component of the absolute path, so that "." and "runs/" have a name too.
 std::string folder_name(const std::filesystem::path& folder);
 
-// The runs in a folder of results folders, by name; the folder itself if it is a run or has none.
+// Returns the subfolders that hold runs, sorted; the folder itself if it is a run or has none.
 std::vector<std::filesystem::path> runs_at(const std::filesystem::path& folder);
 
 // Throws Error(not_found) that names the folder if it holds no run, and Error(bad_data) if a JSON
 // file of it is broken. Lines of steps.jsonl that are cut off are left out.
 RunFiles read_run(const std::filesystem::path& folder);
 
-// Reads the trace of the run as well. A trace that cannot be read is told in trace_note.
+// Reads the trace of the run as well. If it cannot be read, trace_note says why.
 void read_trace(RunFiles& run);
 
 // A number of a JSON object, or NaN.

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t most_ranks = 8;
-constexpr double narrowest = 0.0003;  // share of the step; shorter spans are left out
+constexpr double narrowest = 0.0003;  // fraction of the step's duration; shorter spans are left out
 constexpr std::size_t most_spans = 40'000;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
@@ -59,7 +59,7 @@ struct Window {
   double us() const { return end - begin; }
 };
 
-// The traced steps, each over all ranks, in the order of their durations.
+// The traced steps, each from the first begin to the last end on any rank, sorted by duration.
 std::vector<Window> steps_of(const Trace& trace) {
   std::map<std::string, Window> steps;
   for (const Span& span : trace.spans) {
@@ -78,7 +78,7 @@ std::vector<Window> steps_of(const Trace& trace) {
   return all;
 }
 
-// The begin of the step before. A gather since then may fill what this step needs.
+// Returns when the previous step began. A gather since then may fetch parameters for this step.
 double begin_before(const std::vector<Window>& steps, const Window& step) {
   double latest = -infinity;
   for (const Window& other : steps) {

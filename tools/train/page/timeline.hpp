@@ -10,8 +10,8 @@ namespace train::page {
 //   ranks       how many were traced; at most the first 8 are in the rest
 //   rows        [rank, row, name], in the order of the trace, without that of the steps themselves
 //   spans       [rank, row, begin, us, name, kind, bytes], with begins relative to the step. Spans
-//               too narrow to see are left out, except for those of the lowest rank, which has all
-//               since the step before.
+//               too narrow to see are left out. The lowest rank, whose memory the page draws, has
+//               all spans since the start of the previous step.
 // Times are microseconds. Throws nlohmann::json::exception if the events have another form than
 // atoll's.
 nlohmann::json timeline_of(const nlohmann::json& trace);

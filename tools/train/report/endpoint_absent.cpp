@@ -1,4 +1,4 @@
-// Stands in for endpoint_prometheus.cpp in a build without prometheus-cpp.
+// Replaces endpoint_prometheus.cpp in a build without prometheus-cpp.
 #include "fail.hpp"
 #include "report/endpoint.hpp"
 

@@ -16,8 +16,8 @@
 namespace train {
 namespace {
 
-// A client that connects and sends nothing holds a thread until the time limit for requests, so the
-// others need threads of their own, and the limit is below Prometheus' own of 10 s.
+// A client that connects and sends nothing blocks a thread until the timeout of requests. So
+// several threads serve requests, and the timeout is below Prometheus' scrape timeout of 10 s.
 constexpr std::size_t serving_threads = 4;
 constexpr const char* request_ms = "2000";
 
@@ -35,7 +35,7 @@ struct Endpoint::Gauges {
   std::map<std::string, prometheus::Gauge*> gauges;
   prometheus::Counter* nonfinite = nullptr;
 
-  // Unknown figures are absent, so that an alert on them does not fire.
+  // Unknown figures are not served, so that alerts on a low value of them do not fire.
   void set(const std::string& name, const char* help, std::optional<double> value) {
     if (!value) return;
     auto& gauge = gauges[name];

@@ -34,12 +34,12 @@ bool flush(const std::filesystem::path& path) {
   return flushed;
 }
 
-// The tag keeps two runs in one directory from sharing a temporary file.
+// The tag of the process keeps two runs in one folder from using the same temporary file.
 std::filesystem::path draft_of(const std::filesystem::path& file) {
   return fmt::format("{}.{}.tmp", file.string(), process_tag());
 }
 
-// Returns the file to replace: that to which links lead. Throws for what is not a regular file.
+// Returns the file to replace, following links. Throws if it exists and is not a regular file.
 std::filesystem::path replaceable(const std::filesystem::path& file) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
@@ -137,9 +137,8 @@ void write_file_atomic(const std::filesystem::path& named, std::string_view byte
   flush(file.has_parent_path() ? file.parent_path() : ".");
 }
 
-// The boot of the host and the namespace of process ids, which a container has for itself, name
-// where process ids have their meaning. Part of the boot's id is enough, and leaves room for long
-// file names.
+// A PID is unique only within one PID namespace (a container has its own) and one boot of a host,
+// so the tag has ids of both. Eight digits of the boot id are enough and leave room for long names.
 std::string process_tag() {
   const auto digits_of = [](std::string text, std::size_t most) {
     std::erase_if(text, [](char c) { return !std::isxdigit(static_cast<unsigned char>(c)); });

@@ -26,8 +26,8 @@ void write_file_atomic(const std::filesystem::path& file, std::string_view bytes
 // its folder. Leaves nothing behind.
 void check_writable(const std::filesystem::path& file);
 
-// Whether a file does not exist, is empty, or begins with `start`, as one that the program has
-// written before. write_file_atomic() refuses what is not a regular file.
+// Whether the program may overwrite a file: it does not exist, is empty, or begins with `start`, as
+// the program's own files do. write_file_atomic() also refuses what is not a regular file.
 bool may_replace(const std::filesystem::path& file, std::string_view start);
 
 // Throws Error(io) if files could not be written in this folder, or if it does not exist and could
@@ -43,8 +43,8 @@ std::vector<std::string> names_in(const std::filesystem::path& folder);
 // temporary files.
 std::string process_tag();
 
-// Whether nothing has changed a file, or a folder and what is directly in it, for this time; false
-// for what cannot be read.
+// Whether a file, or a folder and its direct entries, were last modified more than `time` ago;
+// false if that cannot be read.
 bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time);
 
 // Writes indented JSON atomically. Invalid UTF-8 is replaced.

@@ -67,7 +67,7 @@ struct GpuProbe::Nvml {
   int (*utilization)(Device*, NvmlUtilization*) = nullptr;
   int (*fields)(Device*, int, FieldValue*) = nullptr;
 
-  // Returns false if any part is missing.
+  // Returns false if the library, a function other than `fields`, or the GPU is missing.
   bool open(const std::string& library, const std::string& pci_address) {
     void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == nullptr) return false;

@@ -1,4 +1,4 @@
-// How much of a GPU is used, from NVML, which is loaded at run time.
+// Utilization and traffic of a GPU from NVML, which is loaded at run time.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace train {
 // One reading of a GPU: how busy it was recently, and counters since the driver started. A counter
 // that the GPU does not have stays 0.
 struct GpuReading {
-  double busy = 0;         // share of NVML's last sample period in which a kernel ran
+  double busy = 0;         // fraction of NVML's last sample period in which a kernel ran
   double nvlink_sent = 0;  // bytes over all links
   double nvlink_received = 0;
   double pcie_sent = 0;  // bytes; 0 on GPUs before Hopper

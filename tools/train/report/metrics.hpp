@@ -71,7 +71,7 @@ struct Speed {
   std::optional<double> overall_tokens_per_s;
   std::optional<double> padded_tokens_per_s;  // padded positions per second
   std::optional<double> valid_tokens_per_s;
-  std::optional<double> tflops;        // TFLOP/s per rank, on all computed positions
+  std::optional<double> tflops;        // TFLOP/s per rank, padded tokens included
   std::optional<double> mfu;           // tflops / peak rate of a rank
   std::optional<double> mfu_measured;  // tflops / measured peak rate of a rank
   std::optional<double> tflops_6n;     // TFLOP/s per rank, if FLOPs are 6 x parameters x positions
@@ -101,7 +101,7 @@ struct Summary {
   StepRecord totals;                 // sums of all records, including the untimed ones
   std::int64_t nonfinite_steps = 0;  // steps whose loss or gradient norm was not finite
   std::int64_t skipped_steps = 0;    // nonfinite steps that changed no weights
-  // Losses that are not finite count only in loss_first.
+  // Infinite and NaN losses count in loss_first, but in none of the others.
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
@@ -111,7 +111,7 @@ struct Summary {
   Speed speed;                              // rates of the timed steps
 };
 
-// Steps of a run that were not finite.
+// Numbers of steps whose loss or gradient norm was infinite or NaN.
 struct BadSteps {
   std::int64_t skipped = 0;    // steps that changed no weights
   std::int64_t nonfinite = 0;  // all steps that were not finite, with the skipped ones
@@ -119,11 +119,11 @@ struct BadSteps {
 
 inline constexpr std::size_t loss_window = 20;
 
-// Notices that the loss of a run rises instead of falling.
+// Warns once if the loss of a run rises instead of falling.
 class LossWatch {
  public:
-  // Notes the loss of a step; ignores infinity and NaN. Returns a line when the mean of five steps
-  // has for the first time become twice the lowest such mean, and 0.5 above it; otherwise "".
+  // Notes the loss of a step; ignores infinity and NaN. Returns a warning the first time that the
+  // mean of five steps is twice the lowest such mean, and 0.5 above it; otherwise "".
   std::string step(double loss);
 
  private:
@@ -136,12 +136,12 @@ class Metrics {
  public:
   explicit Metrics(const SpeedBase& base) : base_(base) {}
 
-  // Adds a step. If two steps were faster than the measured peak, which was then measured too low,
-  // the lower of their rates becomes the peak: a single step may seem fast by a wrong clock.
+  // Adds a step. If two steps were faster than the peak, the peak was measured too low, and the
+  // lower of their rates replaces it. One step is not enough: a wrong clock can make it seem fast.
   void add(const StepRecord& step);
 
   const SpeedBase& base() const noexcept { return base_; }
-  // Raises the peak to a later and better measurement.
+  // Replaces the peak by a later measurement if that is higher.
   void set_peak(double peak_flops, double measured_flops) noexcept {
     base_.peak_flops = std::max(base_.peak_flops, peak_flops);
     base_.measured_flops = std::max(base_.measured_flops, measured_flops);

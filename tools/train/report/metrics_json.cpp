@@ -57,8 +57,8 @@ void put_speed(json& out, const Speed& speed) {
   for (const auto& [axis, bytes] : speed.axis_bytes) out["axis_bytes"][axis] = std::llround(bytes);
 }
 
-// Returns the lines of steps before `first_step`. Warns of lines that are no records, and keeps a
-// copy of the file beside it. A crash may cut the last line off, so it gives no warning.
+// Returns the lines of steps before `first_step`. If other lines are not records, warns and keeps a
+// copy of the file beside it, except for the last line, which a crash may have cut off.
 std::string lines_before(const std::filesystem::path& file, std::int64_t first_step) {
   std::string kept, all;
   std::int64_t number = 0, damaged = 0, first_damaged = 0;

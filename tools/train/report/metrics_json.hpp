@@ -25,11 +25,11 @@ struct RunInfo {
   std::string peak_source;  // where SpeedBase::peak_flops comes from: datasheet, measured or steps
   std::string peak_detail;  // how SpeedBase::measured_flops was measured
   std::string transports;   // transports between the ranks; empty with one rank
-  // Bytes per rank, the largest of all ranks; the plan is rank 0's.
+  // The largest number of bytes on any rank, but planned_memory_bytes is that of rank 0.
   std::int64_t peak_memory_bytes = 0;     // peak resident memory of the process
   std::int64_t planned_memory_bytes = 0;  // the engine's memory plan, with activations
-  std::int64_t device_memory_bytes = 0;   // most bytes allocated on the device at once
-  // Resident memory; shared pages divided among processes.
+  std::int64_t device_memory_bytes = 0;   // peak of the bytes allocated on the device
+  // Resident memory, where each shared page counts divided by the number of its processes.
   std::int64_t proportional_memory_bytes = 0;
   std::int64_t checkpoints = 0;   // checkpoints that the run has begun
   double checkpoint_stall_s = 0;  // time that rank 0's training has waited for them

@@ -23,7 +23,7 @@ PhaseDisplay::PhaseDisplay(std::FILE* stream, Surface surface, Intervals interva
     : stream_(stream), surface_(surface), intervals_(intervals) {
   if (surface == Surface::silent) return;
   if (surface == Surface::terminal) {
-    // A message may be shorter than the line. Its text begins with the rank, which write() adds.
+    // Erases the line, which may be longer than the message. write() adds the rank again.
     atoll::log::set_sink([this](atoll::log::Level level, std::string_view text) {
       {
         const std::lock_guard lock(mutex_);
@@ -57,7 +57,7 @@ void PhaseDisplay::run() {
     }
     const auto now = Clock::now();
     if (now < phases_.back().next) {
-      const auto next = phases_.back().next;  // a phase that begins meanwhile may move the entry
+      const auto next = phases_.back().next;  // a new phase may move the entry during the wait
       changed_.wait_until(lock, next);
       continue;
     }

@@ -1,4 +1,4 @@
-// Says what a run is doing where that takes long: loading, evaluating, measuring.
+// Shows what a run is doing in phases that take long: loading, evaluating, measuring.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace train {
 
-// Rank 0's process has one while it runs. On a terminal the line "loading weights: 4 s" is
+// The process of rank 0 has one such object. On a terminal the line "loading weights: 4 s" is
 // rewritten each second; a log gets a line after 10 s, and then one a minute.
 class PhaseDisplay {
  public:
@@ -24,7 +24,8 @@ class PhaseDisplay {
   static Intervals usual(Surface surface);
 
   // `stream` must outlive this object. With Surface::log, lines go to the log instead. With
-  // Surface::terminal, the log goes to stderr, whatever its sink was, and erases the line before.
+  // Surface::terminal, the object replaces the log's sink: a message erases the line, then goes to
+  // stderr.
   PhaseDisplay(std::FILE* stream, Surface surface)
       : PhaseDisplay(stream, surface, usual(surface)) {}
   PhaseDisplay(std::FILE* stream, Surface surface, Intervals intervals);
@@ -50,7 +51,7 @@ class PhaseDisplay {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Entry> phases_;  // the innermost is last, and is shown
-  bool line_open_ = false;     // true while the terminal shows a line
+  bool line_open_ = false;     // true while a line of this display is on the terminal
   bool ends_ = false;
   std::thread thread_;
 };
@@ -59,7 +60,7 @@ class PhaseDisplay {
 // as on all ranks but 0. Phases nest. Only one thread of a process may have phases.
 class Phase {
  public:
-  // The first line of a repeated phase, such as a step, comes later: after the time between lines.
+  // A repeated phase, such as a step, waits Intervals::next before its first line too.
   enum class Kind {
     single,
     repeated

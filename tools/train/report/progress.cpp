@@ -11,7 +11,7 @@ namespace train {
 namespace {
 
 constexpr std::chrono::milliseconds terminal_interval{200};
-// A log gets a line at least this often, if a step ends.
+// In a log, a step that ends this long after the last line gets a line, whatever `every` is.
 constexpr std::chrono::seconds log_interval{30};
 constexpr std::string_view erase_line = "\r\x1b[K";
 
@@ -87,12 +87,12 @@ ProgressOptions progress_options_for(std::FILE* stream) {
 std::string ProgressPacer::shown(const std::string& line) const {
   if (options_.surface != Surface::terminal) return line + "\n";
   const std::size_t width = options_.columns > 1 ? options_.columns - 1 : 1;
-  // Two spaces part the figures; a part of a number would be another number.
+  // Cuts between figures, which two spaces separate: a cut number would look like another number.
   const std::size_t end = line.size() <= width ? line.npos : line.rfind("  ", width);
   return std::string(erase_line) + line.substr(0, end == line.npos ? width : end);
 }
 
-// Empty until two steps have ended, and after the last one.
+// Returns nothing before two steps have ended, and after the last step.
 std::optional<double> ProgressPacer::seconds_left(std::int64_t step, Clock::time_point now) {
   if (!began_) {
     began_ = now;
@@ -110,7 +110,7 @@ std::optional<std::string> ProgressPacer::step(const StepRecord& step, const Spe
   pending_ = progress_line(step, options_.total_steps, speed, bad, seconds_left(step.step, now));
   const bool terminal = options_.surface == Surface::terminal;
   const bool ends = options_.total_steps > 0 && step.step >= options_.total_steps;
-  // An evaluation is shown in any case, and its line stays on a terminal.
+  // A step with an evaluation always gets a line, which stays on the terminal.
   const bool stays = step.eval_loss.has_value();
   const bool due = !last_ || ends || stays ||
                    (terminal ? now - *last_ >= terminal_interval

@@ -12,7 +12,7 @@
 
 namespace train {
 
-// "2:03", or "1:02:03" from an hour on.
+// Formats a duration: "2:03", or "1:02:03" from one hour on.
 std::string clock_time(double seconds);
 
 // Formats one step, leaving out unknown figures and totals of 0. `bad` counts the steps so far that
@@ -64,14 +64,14 @@ class ProgressPacer {
 
   ProgressOptions options_;
   std::optional<Clock::time_point> last_;
-  // End of the first step. Later steps pass with their evaluations and checkpoints.
+  // End of the first step. The time since then, with evaluations and saves, gives the time left.
   std::optional<Clock::time_point> began_;
   std::int64_t first_step_ = 0;
   std::string pending_;     // newest line, if it was not shown
   bool line_open_ = false;  // the terminal's line has no newline yet
 };
 
-// Writes the lines that the pacer lets pass to a stream. The destructor ends the line.
+// Writes the lines that ProgressPacer returns to a stream. The destructor ends the line.
 class Progress {
  public:
   Progress(std::FILE* stream, const ProgressOptions& options) : stream_(stream), pacer_(options) {}

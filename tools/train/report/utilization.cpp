@@ -75,7 +75,7 @@ double number_in(const fs::path& file) {
   return value;
 }
 
-// RDMA traffic passes the interfaces by; its ports count words of 4 bytes.
+// Network interfaces do not count RDMA traffic. RDMA ports count it in units of 4 bytes.
 void read_rdma_ports(const fs::path& devices, MachineCounters& counters) {
   std::error_code ignored;
   for (const auto& device : fs::directory_iterator(devices, ignored)) {
@@ -124,7 +124,7 @@ Utilization use_between(const MachineCounters& before, const MachineCounters& af
   Utilization use;
   const double total = after.machine_total_s - before.machine_total_s;
   // The counters of a process are finer than those of the machine, and the other ranks may use less
-  // than this one, so the ranks' share may seem larger than the machine's.
+  // than this one, so the ranks' share is limited to the machine's.
   const auto share = [&](double part) {
     return total > 0 ? std::clamp(part / total, 0.0, 1.0) : 0;
   };
@@ -135,7 +135,7 @@ Utilization use_between(const MachineCounters& before, const MachineCounters& af
     use.memory_used_fraction = 1 - after.memory_available / after.memory_total;
   }
   if (!(seconds > 0)) return use;
-  // A counter that fell belongs to an interface that was removed or reset.
+  // A counter falls if its interface was removed or reset; the rate is then 0.
   use.network_sent_per_s = std::max(0.0, after.sent - before.sent) / seconds;
   use.network_received_per_s = std::max(0.0, after.received - before.received) / seconds;
   return use;
@@ -146,7 +146,7 @@ void add_gpu(Utilization& use, const std::optional<GpuReading>& before, const Gp
   use.gpus = 1;
   use.gpu_busy = after.busy;
   if (!before || !(seconds > 0)) return;
-  // A counter that fell has wrapped around.
+  // A counter falls if it wraps around; the rate is then 0.
   const auto rate = [&](double earlier, double now) {
     return std::max(0.0, now - earlier) / seconds;
   };

@@ -20,7 +20,7 @@ struct Utilization {
   double memory_used_fraction = 0;  // share of the machine's memory that is not available
   double network_sent_per_s = 0;    // bytes on all interfaces but loopback, and on RDMA ports
   double network_received_per_s = 0;
-  double gpus = 0;      // share of the ranks whose GPU NVML can read; the following are theirs
+  double gpus = 0;      // fraction of ranks whose GPU NVML can read; the figures below are theirs
   double gpu_busy = 0;  // share of time in which a kernel ran
   double nvlink_sent_per_s = 0;  // bytes over all links of a GPU
   double nvlink_received_per_s = 0;
@@ -28,10 +28,10 @@ struct Utilization {
   double pcie_received_per_s = 0;
 };
 
-// Combines the ranks: means of CPUs and GPUs, the largest of memory, network and links.
+// Combines the figures of ranks: means for CPUs and GPUs, maxima for memory, network and links.
 Utilization combined(std::span<const Utilization> ranks);
 
-// Counters since the machine or the process started, and the memory now.
+// CPU times and traffic are totals since process or machine started; memory is the current value.
 struct MachineCounters {
   double process_cpu_s = 0;
   double machine_busy_s = 0;   // busy time, summed over CPUs
@@ -46,11 +46,11 @@ struct MachineCounters {
 // cannot be read stays 0.
 MachineCounters read_machine_counters(const std::filesystem::path& root = "/");
 
-// `ranks` is the number of ranks on the machine, which are assumed to use as much as this process.
+// `ranks` is the number of ranks on the machine. Each is assumed to use as much CPU as this one.
 Utilization use_between(const MachineCounters& before, const MachineCounters& after, double seconds,
                         int ranks);
 
-// Adds a GPU; without an earlier reading, only how busy it is.
+// Adds a GPU's figures; without an earlier reading only gpu_busy, because rates need two readings.
 void add_gpu(Utilization& use, const std::optional<GpuReading>& before, const GpuReading& after,
              double seconds);
 

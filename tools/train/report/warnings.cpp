@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Above this share of padding, most of the compute is wasted.
+// Above this fraction of padding, most compute is spent on padding.
 constexpr double most_padding = 0.5;
 // Below this MFU, something other than compute limits the step.
 constexpr double least_mfu = 0.30;
@@ -38,7 +38,7 @@ std::optional<std::size_t> rank_of(const json& value, std::size_t ranks) {
   return static_cast<std::size_t>(rank);
 }
 
-// Returns the index of each rank's island, or nothing if the plan does not tell.
+// Returns the index of each rank's island (GPUs joined by NVLink or xGMI); empty if it is unknown.
 std::vector<std::size_t> island_of_ranks(const json& islands, std::size_t ranks) {
   std::vector<std::size_t> island(ranks, islands.size());
   for (std::size_t i = 0; i < islands.size(); ++i) {
@@ -52,7 +52,7 @@ std::vector<std::size_t> island_of_ranks(const json& islands, std::size_t ranks)
   return island;
 }
 
-// The most islands that one shard group spans; 0 if the plan does not tell.
+// Returns the maximum number of islands that one shard group spans; 0 if the plan does not say.
 std::size_t islands_per_group(const json& plan) {
   const auto shard = static_cast<std::size_t>(number(plan, "shard").value_or(0));
   const json order = plan.value("order", json::array());
@@ -77,8 +77,8 @@ void check_sharding(const json& args, std::vector<RunWarning>& warnings) {
   if (!plan.is_object()) return;
   const std::size_t spanned = islands_per_group(plan);
   const std::string strategy = text(args, "strategy");
-  // Not for hybrid strategies: they shard as the mesh says, and the mesh itself is checked for
-  // this.
+  // Hybrid strategies get no warning here: they shard over the mesh's shard axis, and the mesh
+  // check reports a shard axis that spans islands.
   if (spanned > 1 && !strategy.starts_with("hybrid")) {
     warnings.push_back(
         {"shard_across_islands",
@@ -107,7 +107,7 @@ void check_settings(const json& args, std::vector<RunWarning>& warnings) {
   }
 }
 
-// Names what holds the MFU down, the most likely cause first.
+// Returns a remedy for the most likely cause of a low MFU.
 std::string remedy_of_mfu(const json& args, const json& metrics) {
   const double step = 1 / number(metrics, "steps_per_s").value_or(1);
   if (number(metrics, "data_wait_s").value_or(0) > 0.1 * step) {

@@ -23,7 +23,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t most_hosts = 65'536;
-// Longer names, in bytes, are cut before they are searched or printed.
+// Names are cut to this number of bytes before they are searched or printed.
 constexpr std::size_t longest_name = 64;
 
 std::string shown_as(std::string_view name) {
@@ -38,8 +38,8 @@ const json& machines() {
 // Returns the provider's name of a machine: "p5.48xlarge"; "" for machines of no provider.
 std::string type_of(const json& entry) { return entry.value("type", ""); }
 
-// Returns an entry together with what it shares with the entry that it is like; null when no entry
-// has the name or the provider's name.
+// Returns an entry, completed with the members of the entry that its `like` names; null when no
+// entry has the name or the provider's name.
 json find_machine(std::string_view name) {
   for (const json& entry : machines()) {
     if (entry.at("name") != name &&
@@ -58,8 +58,8 @@ std::string with_domain(std::string_view busid) {
   return fmt::format("{}{}", std::ranges::count(busid, ':') == 1 ? "00000000:" : "", busid);
 }
 
-// Sets the place of a device from words such as "1b:00.0", "0" and "15/15:01.0": its bus id, NUMA
-// node and PCI path.
+// Sets the bus id, NUMA node and PCI path of a device from words such as "1b:00.0", "0" and
+// "15/15:01.0".
 template <class Device>
 void set_place(std::span<const std::string_view> words, const TopologyHost& host, Device& device) {
   device.busid = with_domain(words[0]);

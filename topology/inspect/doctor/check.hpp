@@ -87,7 +87,7 @@ struct Machine {
   DisplayNames names;
   std::vector<Island> islands;
   std::vector<Affinity> affinity;
-  // In the order of the topology.
+  // Views in the order of the topology's hosts, NICs and GPUs.
   std::vector<HostView> hosts;
   std::vector<NicView> nics;
   std::vector<GpuView> gpus;
@@ -186,7 +186,7 @@ class CheckResult {
  private:
   const CheckRow& row_;
   std::vector<Finding> groups_;  // one finding for each problem, with an empty id
-  // Maps the text of a problem to the position of its finding in groups_.
+  // Maps the text of a problem to the index of its finding in groups_, to combine equal ones.
   std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> reasons_;
   const HostView* last_lack_host_ = nullptr;

@@ -111,7 +111,7 @@ std::optional<int> should_have(const GpuView& gpu, const LinkCount& count, const
     if (*count.active == 0 || *count.active >= like.most_active) return std::nullopt;
     return like.most_active;
   }
-  // If a container or virtual machine has a single GPU, the links of this GPU may be turned off.
+  // A container or VM with a single GPU may have its links turned off, which is no fault.
   if (*count.active == 0 && like.gpus < 2) return std::nullopt;
   if (count.counted && !count.switched && !like.switched) {
     // On a board without switches, a GPU that is hidden from the process also hides the links that
@@ -275,7 +275,7 @@ void unequal_in_island(const Machine& machine, const LinkCounts& counts,
       for (const std::string& gpu : island->gpus) outside.emplace_back(*machine.gpu(gpu));
   }
   // Bridges may be missing on purpose. A bridge joins two cards, so one card of an odd number has
-  // none. xGMI and switches may also join two GPUs, but these are on a board.
+  // none. xGMI and switches that join two GPUs are part of a board, so they are no bridges.
   const bool joins_pairs = largest == 2 && first.fabric == "nvlink" &&
                            std::ranges::none_of(first.gpus, [&](const std::string& gpu) {
                              return counts[machine.gpu(gpu)].switched;

@@ -51,7 +51,7 @@ void gpudirect(const Machine& machine, CheckResult& result) {
 }
 
 // True if the GPU and the NIC are on different sockets; empty when the topology does not show their
-// sockets. A stated SYS is a path over the link between sockets, or between NUMA nodes of a socket.
+// sockets. SYS, if a source states it, counts as such, though it may join nodes of one socket.
 std::optional<bool> on_other_socket(const TopologyGpu& gpu, const TopologyNic& nic,
                                     const TopologyHost& host, std::optional<PathLevel> stated) {
   if (gpu.package >= 0 && nic.package >= 0) return gpu.package != nic.package;

@@ -133,7 +133,7 @@ void judge_entries(const HostView& host, const std::string& setting, const NameL
 void judge_excess(const HostView& host, const std::string& setting,
                   const std::vector<const NicView*>& useless, CheckResult& result) {
   const std::set<std::string_view> nearest = nearest_nics(host);
-  // Without PCI paths, `nearest` is empty, and no port can be called too far.
+  // Without PCI paths, `nearest` is empty, so it is unknown which ports are far from the GPUs.
   if (useless.empty() || nearest.empty()) return;
   std::vector<std::string> names;
   bool far = false;
@@ -258,7 +258,7 @@ void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
   for (const HostView& host : machine.hosts) {
     const std::string_view interfaces = result.look(host, fact::net_interfaces);
     const Setting setting = setting_of(host, "NCCL_SOCKET_IFNAME");
-    // NCCL ignores a value of one character.
+    // NCCL ignores a value of one character, so the check does too.
     if (interfaces.empty() || setting.value.size() < 2) continue;
     const NameList list(setting.value);
     const std::vector<std::string_view> names = words_of(interfaces, " ,");

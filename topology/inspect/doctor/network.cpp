@@ -54,7 +54,7 @@ std::string why_idle(const NicView& nic) {
   return "";
 }
 
-// Describes a port that is down. It is the nearest NIC of `gpus` GPUs, which have no other.
+// Describes a port that is down. `gpus` GPUs have it as nearest NIC and no nearest NIC that is up.
 Problem idle_port(const NicView& nic, std::size_t gpus) {
   const std::string evidence = fmt::format("the port is {}{}", nic->state, why_idle(nic));
   if (!nic.is_rdma) return {info, evidence, "none if no cable is plugged in"};

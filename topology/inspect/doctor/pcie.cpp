@@ -124,7 +124,7 @@ std::vector<std::string_view> redirecting(std::string_view redirects, std::strin
   if (redirects.empty() || redirects == "off") return found;
   const std::vector<std::string_view> own = words_of(path, "/"), theirs = words_of(other, "/");
   const auto fork = std::ranges::mismatch(own, theirs).in1;
-  // The first two parts of a PCI path are the root complex and one of its ports.
+  // The first two parts of a path are the root complex and a port of it. They must be common.
   if (fork - own.begin() < 2) return found;
   const std::vector<std::string_view> bridges = words_of(redirects, " ,");
   std::copy_if(fork, own.end(), std::back_inserter(found), [&](std::string_view bridge) {
@@ -208,7 +208,7 @@ void ats(const Machine& machine, CheckResult& result) {
   for (const NicView& nic : machine.nics) {
     if (!nic.is_rdma || result.look(nic, fact::pci_ats) != "no") continue;
     const bool translated = nic.host()[fact::iommu] == "translated";
-    // On other hosts nothing is translated, so ATS has no use.
+    // If neither a VM nor the IOMMU translates addresses, ATS has no use.
     if (nic.host().is_vm || translated)
       result.add(nic, {warning, fmt::format("ATS is off, and {}",
                                             translated ? "the IOMMU translates addresses"
@@ -284,8 +284,8 @@ constexpr CheckRow pcie_rows[] = {
      "translations: they are much slower, and some hang",
      "boot with iommu=pt (GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub), or switch "
      "the IOMMU off in the BIOS"},
-    {"ats", "NICs that need address translations cache them", ats, "no RDMA NICs",
-     "every transfer to a GPU goes to the root complex to translate its address",
+    {"ats", "NICs behind an IOMMU that translates addresses cache the translations", ats,
+     "no RDMA NICs", "every transfer to a GPU goes to the root complex to translate its address",
      "on the physical host: mlxconfig -d BUSID set ATS_ENABLED=true, then a cold reboot"},
     {"max_read_request", "NICs read 4096 bytes at once", max_read_request, "no RDMA NICs",
      "the same data needs more requests, which may limit a fast port",

@@ -149,7 +149,7 @@ void ranks_share_core(const Machine& machine, CheckResult& result) {
     }
     result.looked();
     const int threads = host == nullptr ? 0 : (*host)->host_threads;
-    // A rank that may use every thread of the host is not bound.
+    // A rank that may use every thread of the host is not bound, so sharing cores is no fault.
     if (threads <= 0 || site.cpus.size() < static_cast<std::size_t>(threads))
       bound[site.host].push_back(rank);
   }
@@ -262,7 +262,7 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
                                         "mesh"});
 }
 
-// A property in which the hosts of a job should not differ.
+// A property that should be equal on all hosts of a job.
 struct Feature {
   std::string_view what;
   Severity severity;

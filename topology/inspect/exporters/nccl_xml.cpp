@@ -87,7 +87,7 @@ std::string to_text(const pugi::xml_document& document) {
 // The kind of source that provided the PCI paths of a topology.
 enum class Ways {
   kernel,  // paths as in sysfs, from which the ports of switches must be removed
-  nccl     // paths from a file of NCCL, of which all bridges are kept
+  nccl     // paths from an NCCL file; all their bridges are kept
 };
 
 // The part of NCCL's tree that belongs to one host.
@@ -363,7 +363,7 @@ class Writer {
       }
   }
 
-  // All switches of a host are one end, because the format cannot distinguish them.
+  // All switches of a host count as one, because the format cannot distinguish them.
   static Target same_end(Target target) {
     if (target.end == LinkEnd::hidden_switch) target.end = LinkEnd::own_switch;
     return target;
@@ -471,7 +471,7 @@ class Writer {
     return net;
   }
 
-  // Throws Error(unsupported) if the importer refuses the text.
+  // Throws Error(unsupported) if atoll's importer cannot read the exported text.
   static void check(const std::string& text) try {
     importers::nccl_xml.read(text, "export");
   } catch (const Error& error) {

@@ -80,8 +80,8 @@ std::optional<std::string_view> next_full_line(std::string_view rest) {
   return line;
 }
 
-// True if the next line names a column and has cells, so that it is a row, though maybe a damaged
-// one.
+// True if the next line begins with the name of a column, so that it is a row, though maybe a
+// damaged one.
 bool is_followed_by_named_row(const Header& header, std::string_view rest) {
   const auto line = next_full_line(rest);
   if (!line || header_of(*line)) return false;
@@ -89,8 +89,8 @@ bool is_followed_by_named_row(const Header& header, std::string_view rest) {
   return std::ranges::find(header.devices, tokens[0]) != header.devices.end();
 }
 
-// True if the next line of `rest` is the first row of a `topo -m` matrix. Other commands print
-// matrices with the same header (`topo -p2p`).
+// True if the next line of `rest` is the first row of a `topo -m` matrix. Checks the cells, because
+// other commands print matrices with the same header (`topo -p2p`).
 bool is_followed_by_row(const Header& header, std::string_view rest) {
   const auto line = next_full_line(rest);
   if (!line || line->size() > longest_line) return false;
@@ -202,7 +202,7 @@ std::optional<Header> find_header(std::string_view& rest) {
         return header;
       }
       const auto more = next_line(after);
-      // The columns of devices precede all others.
+      // Columns of devices precede all others, so device names after those begin another header.
       if (!more || (header->tails > 0 && header_of(*more))) break;
       const std::size_t end = static_cast<std::size_t>(more->data() - begin.data()) + more->size();
       header = header_of(begin.substr(0, end));

@@ -121,7 +121,7 @@ class NicNames {
   template <class Key, class Value>
   using Names = std::map<Key, std::set<Value>>;
 
-  // Returns a reference, because a million ports may look up one name that many hosts have.
+  // Returns no copy of the set: a million ports may look up one name that many hosts have.
   template <class Key, class Value>
   static const std::set<Value>& look_up(const Names<Key, Value>& names, const Key& key) {
     static const std::set<Value> none;
@@ -153,7 +153,7 @@ class NicNames {
 struct Leaves {
   std::map<std::size_t, std::string> of_nic;  // leaf switch of each NIC that the topology contains
   std::size_t ports = 0;                      // number of all ports in the file
-  // For each host of the topology, the names of its ports in the file that are none of its NICs.
+  // For each host of the topology, the names of its ports in the file that match none of its NICs.
   std::map<std::string, std::set<std::string>> unmatched = {};
 };
 

@@ -41,7 +41,7 @@ class XmlReader {
     machine_.usable = set_of(root, "allowed_cpuset").value_or(*cpus);
     visit(root, {});
     if (machine_.thread_count == 0) machine_.threads = *cpus;
-    // Files of version 1 contain no NUMA node if the machine has only one.
+    // Files of version 1 omit the NUMA node if the machine has only one, so it is added here.
     if (machine_.nodes.empty())
       machine_.nodes.push_back({.number = 0, .cpus = *cpus, .memory_bytes = memory_of(root)});
     for (const pugi::xml_node node : topology.children()) {
@@ -257,7 +257,7 @@ class XmlReader {
       document_.fail(node, fmt::format("nbobjs of the matrix {} is not between 1 and {}",
                                        matrix.name, most_hwloc_ends));
     const auto count = static_cast<std::size_t>(*size);
-    // hwloc splits long lists into several elements.
+    // hwloc splits a long list into several <indexes> or <u64values> elements.
     for (const pugi::xml_node child : node.children("indexes"))
       each_word(child.child_value(), blanks, [&](std::string_view word) {
         if (matrix.ends.size() == count)

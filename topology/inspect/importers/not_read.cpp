@@ -1,5 +1,5 @@
-// Recognises files that people take for a description of a machine or of a fabric, to name what
-// they are and which command writes what atoll reads.
+// Recognises files that people mistake for a description of a machine or a fabric. The error can
+// then name the kind of file, and the command whose output atoll reads.
 #include <array>
 
 #include "inspect/importers/device_matrix.hpp"
@@ -10,7 +10,7 @@
 namespace atoll_v1::atoll::importers {
 namespace {
 
-// True if a word of one of the first lines begins with one of these prefixes.
+// True if a line in the first 64 KiB begins with one of these prefixes, after blanks.
 bool has_line(std::string_view text, std::initializer_list<std::string_view> prefixes) {
   std::string_view rest = text.substr(0, std::size_t{64} << 10);
   while (const auto line = next_line(rest))

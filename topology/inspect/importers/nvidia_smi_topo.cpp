@@ -160,8 +160,8 @@ class MatrixReader {
     }
   }
 
-  // Fails if a missing row follows `line`, which is no row itself: it may be foreign, or the end of
-  // a row that was broken.
+  // `line` is not a row: it is foreign text, or the end of a row that was broken. Fails if a row
+  // that is still missing follows it, because that row would be lost.
   void check_no_row_follows(const std::vector<bool>& seen, std::string_view line) const {
     for (std::string_view ahead = rest_; const auto next = next_line(ahead);) {
       if (next->size() > longest_line || header_of(*next)) return;
@@ -175,8 +175,8 @@ class MatrixReader {
     }
   }
 
-  // Ends a matrix that has no more rows at `offset`. People cut off the rows of all NICs; then the
-  // cells of the GPUs' rows are used in both directions. Other missing rows are an error.
+  // Called at `offset`, where the matrix has no more rows. People cut off the rows of all NICs;
+  // then the cells of the GPUs' rows are used in both directions. Other missing rows are an error.
   void end_rows(const std::vector<bool>& seen, std::size_t offset) {
     std::vector<std::string> missing;
     bool has_all_gpus = true;

@@ -67,7 +67,7 @@ class TablesReader {
   }
 
   void read_line(std::string_view line) {
-    // Pasted text may be indented, or quoted as in mails.
+    // Pasted text may be indented, or quoted with ">" as in mails, so both are removed.
     line.remove_prefix(std::min(line.find_first_not_of(" \t>"), line.size()));
     const Tokens tokens = split(line);
     if (tokens.empty()) return;

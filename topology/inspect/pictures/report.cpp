@@ -1,5 +1,5 @@
-// Prints a diagnosis for people: the verdict, findings by severity, and on request the checks that
-// passed or could not run.
+// Prints a diagnosis for people: a summary in one line, findings by severity, and on request the
+// checks that passed or could not run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -79,8 +79,8 @@ std::size_t count(const Diagnosis& diagnosis, CheckStatus status) {
   return static_cast<std::size_t>(std::ranges::count(diagnosis.checks, status, &Check::status));
 }
 
-// Shortens the reason of a check that could not run. The names of the facts that are missing are
-// those of the program, so they tell a reader nothing.
+// Shortens the reason of a check that could not run. Leaves out the names of missing facts, which
+// mean nothing outside the program.
 std::string readable_reason(std::string_view reason) {
   constexpr std::string_view missing = "no source provides ";
   std::string known;
@@ -109,7 +109,7 @@ void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour co
                     wrapped(fmt::format("{}", fmt::join(ids, ", ")), indent, width));
 }
 
-// Answers why the machine would be slow, in one line.
+// Returns the first line: the number of findings, or that nothing would make the machine slow.
 std::string verdict(const Diagnosis& diagnosis, Colour colour) {
   const std::size_t infos = count(diagnosis, Severity::info), all = diagnosis.findings.size();
   if (all > infos)

@@ -1,6 +1,7 @@
-// Draws a scene: hosts, islands that span hosts and summaries, one below the other. Below each of
-// them, a *lane* for each track (svg_scene.hpp) joins its NICs; on the right, a vertical line joins
-// the lanes of a track.
+// Draws a scene: hosts, islands that span hosts and summaries, one below the other. A *track* is
+// the line for the rails that join the same NICs (svg_scene.hpp). Below each of the boxes, a
+// *lane*, a horizontal part of the track, joins the NICs; on the right, a vertical line joins the
+// lanes of a track.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -8,9 +8,9 @@
 namespace atoll_v1::atoll::drawing {
 namespace {
 
-constexpr double most_rounding = 12;  // radius in points of the corners of large boxes
-// Distance of two lines, and from the middle of a line to its base, as multiples of the font's
-// size.
+constexpr double most_rounding = 12;  // maximum radius of the corners of a box, in points
+// Distance between two lines of text, and from the middle of a line to its baseline, as multiples
+// of the font's size.
 constexpr double line_spacing = 1.15, baseline = 0.34;
 
 // Returns the length in bytes of the character at the start of the text; 0 if the text does not

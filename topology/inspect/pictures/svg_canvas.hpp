@@ -31,8 +31,8 @@ struct Pen {
   Dash dash = Dash::solid;
 };
 
-// The look of a box and of the text in it. Colours are those of the program, never texts from
-// files.
+// The look of a box and of the text in it. Colours are constants of the program, never texts from
+// files, so they are written without escaping.
 struct Look {
   std::string_view fill = "white";
   Pen border = {};
@@ -54,7 +54,7 @@ std::string_view fitting(std::string_view text, double width, double font);
 // Shortens a text to `width` points. A text that was shortened ends in dots.
 std::string shortened(std::string_view text, double width, double font);
 
-// A viewer shows the tooltip of a part where the mouse rests on it.
+// Collects the elements of a drawing. Viewers show the tooltip of an element under the mouse.
 class Canvas {
  public:
   // Sets the origin for all positions until the next call of move_to().

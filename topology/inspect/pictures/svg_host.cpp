@@ -210,7 +210,7 @@ std::string host_detail(const TopologyHost& host) {
   return text;
 }
 
-// Returns the bars of the processors of a host without GPUs.
+// Returns one bar (box with a text) for each processor of a host without GPUs.
 std::vector<Bar> make_packages(const TopologyHost& host) {
   constexpr std::size_t most = 16;
   std::vector<Bar> bars;

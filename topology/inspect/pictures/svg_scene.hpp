@@ -65,7 +65,7 @@ struct Bar {
 
 struct IslandBox {
   std::string detail;  // the GPU model: "H100 80GB HBM3"
-  // Parts of the title: "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
+  // Words of the title, which are not split: "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
   std::vector<std::string> title;
   IslandState state = IslandState::unknown;
   std::string fabric;
@@ -136,7 +136,7 @@ struct HostParts {
   std::vector<const TopologyLink*> links;
 };
 
-// Finds hosts, devices, marks and ranks of an inspection by id.
+// Looks up hosts, devices, marks (worst severity) and ranks of an inspection by id.
 class Parts {
  public:
   explicit Parts(const Inspection& inspected);

@@ -194,7 +194,7 @@ class Tree {
     if (const auto nics = nics_.find(host.id); nics != nics_.end())
       for (const TopologyNic* nic : nics->second) by_numa[nic->numa].push_back(nic_line(*nic));
     const bool is_single_node = host.numa_nodes == 1;
-    // Ranks use the memory of the GPUs where there are some.
+    // On hosts with GPUs, ranks use GPU memory, so these lines are left out.
     if (const auto all = cores_.find(host.id); all != cores_.end() && !gpus_.contains(host.id))
       for (const CoresAffinity* cores : all->second) {
         const std::string line = cores_line(cores->affinity, is_single_node);
@@ -203,7 +203,7 @@ class Tree {
         else
           by_numa[cores->numa].push_back(line);
       }
-    // A device without a known node is on the only node of the host.
+    // If the host has one NUMA node, devices without a known node are listed under that node.
     if (auto unknown = by_numa.extract(-1); is_single_node && !unknown.empty()) {
       std::vector<std::string>& lines = by_numa[by_numa.empty() ? 0 : by_numa.begin()->first];
       lines.insert(lines.begin(), unknown.mapped().begin(), unknown.mapped().end());
@@ -218,7 +218,7 @@ class Tree {
   }
 
   void append_hosts() {
-    // Each different text, with the names of the hosts that it describes.
+    // Equal texts are printed once: each text, with the names of the hosts that it describes.
     std::vector<std::pair<std::string, std::vector<std::string>>> groups;
     std::unordered_map<std::string, std::size_t> numbers;
     for (const TopologyHost& host : topology_.hosts) {

@@ -156,7 +156,7 @@ class ViewMerger {
     return is_of_host ? host_ + rest : id;
   }
 
-  // The value that one view (one source's description) gives for a member.
+  // The value that one view (one source's description of the host) gives for a property.
   struct Claim {
     std::size_t view = 0;
     std::string text;
@@ -406,8 +406,8 @@ class ViewMerger {
       }
   }
 
-  // Copies paths from the first view that has them. Two path matrices usually differ in many cells,
-  // so each view adds at most one conflict.
+  // Copies paths from the first view that has them. If the path matrices of two views
+  // disagree, they do so in many cells, so at most one conflict is reported for each view.
   void join_paths() {
     std::map<Pair, std::pair<std::size_t, PathLevel>> stated;
     for (std::size_t view = 0; view < views_.size(); ++view) {

@@ -1,6 +1,6 @@
 // Matches the devices of several views by keys, the strongest first: bus id, UUID, index, name. A
-// key matches only if it is unique in both views. A device that matches no other is a new device,
-// provided that different keys prove this.
+// key matches only if it is unique in both views. A device that matches no other is a new device if
+// its keys prove this; otherwise GPUs that cannot be matched are an error.
 #include "inspect/views/views.hpp"
 
 #include <fmt/format.h>
@@ -169,7 +169,7 @@ class DeviceMatcher {
     }
     for (const auto& sight : left)
       of_left.push_back({{sight.device->busid, sight.device->index}, of_left.size()});
-    // True if all places have a bus id but no index, or all an index but no bus id.
+    // True if all places have a bus id and no index (`busids`), or an index and no bus id.
     const auto have_only = [](bool busids, const auto& places) {
       return std::ranges::all_of(places, [&](const auto& place) {
         return place.first.first.empty() != busids && (place.first.second < 0) == busids;

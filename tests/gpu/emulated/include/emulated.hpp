@@ -134,7 +134,7 @@ void start(void (*kernel)(Parameters...), const Configuration& with, Arguments&&
 
 }  // namespace emulated
 
-// The threads of all blocks of a stream take turns, and no two streams use the same word.
+// Not atomic: the threads of all blocks of a stream take turns, and streams share no addresses.
 inline unsigned atomicMax(unsigned* at, unsigned value) {
   const unsigned before = *at;
   *at = std::max(before, value);

@@ -12,7 +12,7 @@
 namespace train::cpu {
 namespace {
 
-// Adds two products to each of the 16 sums. The intrinsic makes clang 16 crash.
+// Adds two products to each of the 16 sums. In assembly, because the intrinsic crashes clang 16.
 __attribute__((target("avx512f"))) inline void add_products(__m512& sum, __m512i left,
                                                             __m512i right) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right));

@@ -80,7 +80,7 @@ class PeakProduct {
     for (std::size_t i = 0; i < descs.size(); ++i) {
       memories_[i] = dnnl::memory(descs[i], engine_);
       auto* bytes = static_cast<std::uint8_t*>(memories_[i].get_data_handle());
-      // A small number in f32 and in bf16.
+      // Bytes of 0x3c are a small number in f32 and in bf16.
       std::fill_n(bytes, descs[i].get_size(), std::uint8_t{0x3c});
     }
   }
@@ -245,7 +245,7 @@ double matrix_peak_flops(DType dtype, int threads, double seconds) {
   double best = 0;
   const auto start = std::chrono::steady_clock::now();
   const std::chrono::duration<double> limit(seconds);
-  // On a very slow machine the small product alone takes all the time.
+  // Always runs the small product; on a very slow machine it alone takes all the time.
   for (std::size_t i = 0; i == 0 || std::chrono::steady_clock::now() - start < limit; ++i) {
     best = std::max(best, products[i % products.size()].flops_per_second());
   }

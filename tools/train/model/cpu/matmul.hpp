@@ -11,7 +11,7 @@ namespace train::cpu {
 enum class Bf16Arithmetic {
   // Uses oneDNN's bf16 kernels if the processor has AVX512-BF16, and otherwise converts to f32.
   automatic,
-  avx512,  // like `automatic`, but without AMX
+  avx512,  // bf16 kernels of oneDNN without AMX; otherwise as `automatic`
   convert  // converts operands to f32: any processor, at f32 speed
 };
 

@@ -257,10 +257,9 @@ template <class... Parameters, class... Arguments>
 void start_large(std::string_view name, void (*kernel)(Parameters...), dim3 blocks,
                  std::size_t floats, cudaStream_t stream, const Arguments&... arguments) {
   const std::size_t bytes = floats * sizeof(float);
-  check(
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-      name);
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        name);
   start(name, kernel, {blocks, stream, bytes}, arguments...);
 }
 

@@ -31,8 +31,8 @@ class Attention {
   // Later shapes use plans that fit this scratch where cuDNN has any.
   std::size_t scratch_bytes(cudaStream_t stream, const AttentionShape& shape, atoll::DType dtype);
 
-  // Returns false and enqueues nothing if cuDNN cannot do it: f32, a shape not supported in both
-  // directions, tensors not aligned to 16 bytes, or cuDNN absent (logged once). The lse layout
+  // Returns false and enqueues nothing if cuDNN cannot compute it: f32, a shape not supported in
+  // both directions, tensors not aligned to 16 bytes, or cuDNN absent (logged once). The lse layout
   // matches Ops, so another implementation may compute the other direction.
   bool forward(cudaStream_t stream, const AttentionForward& args, const Scratch& scratch);
   bool backward(cudaStream_t stream, const AttentionBackward& args, const Scratch& scratch);

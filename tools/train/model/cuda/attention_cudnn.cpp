@@ -207,7 +207,7 @@ struct Attention::Impl {
     auto* const memory = bytes > 0 ? static_cast<std::byte*>(scratch(bytes)) : nullptr;
     if (shape.documents > 0) {
       const auto index = DocumentIndex::in(memory, shape.documents);
-      // Results of grouped heads may depend on old contents (TransformerEngine #2448).
+      // Zeroed: old contents may change results of grouped heads (TransformerEngine #2448).
       atoll::cuda::check(cudaMemsetAsync(memory + index_bytes, 0, plan.workspace_bytes, stream),
                          "cudaMemsetAsync");
       document_index(stream, args.positions, shape, index);

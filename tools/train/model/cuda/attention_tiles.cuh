@@ -9,9 +9,9 @@
 
 namespace train::cuda::tiles {
 
-constexpr int side = 16;              // threads form a side x side square
-constexpr int passing = 32;           // rows of a streamed tile
-constexpr int met = passing / side;   // streamed rows per thread; thread tx has the rows tx + 16 j
+constexpr int side = 16;             // threads form a side x side square
+constexpr int passing = 32;          // rows of a streamed tile
+constexpr int met = passing / side;  // streamed rows per thread; thread tx has the rows tx + 16 j
 static_assert(side * side == threads);
 
 // Tiles for heads of up to 64 * groups elements. Wide heads use fewer rows, so that everything fits

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(threads)
   const std::int32_t id = ids[first];
   const bool is_later_part = continues(ids, first);
   if (is_later_part && first % window != 0) return;
-  // The first part reports a bad id.
+  // Later parts of a run skip a bad id, which the first part reports.
   if (is_later_part && (id < 0 || id >= vocab)) return;
   if (is_bad(id, vocab, static_cast<std::uint64_t>(positions[first]), bad)) return;
   const std::uint64_t end = tokens < (number + 1) * window ? tokens : (number + 1) * window;

@@ -10,10 +10,10 @@ namespace {
 constexpr int pack = 8;              // elements that a thread converts at once
 constexpr int tile = 64;             // rows and columns of the tile that a block transposes
 constexpr int transposed_pack = 16;  // bytes that a thread stores at once in the transpose
-// Blocks that search for the largest value of a matrix, about 8 for each multiprocessor: each ends
-// with an atomic operation on the same word.
+// Limit on the blocks that search one matrix for its largest value, about 8 per multiprocessor:
+// each ends with an atomic operation on the same word.
 constexpr unsigned searching_blocks = 1024;
-constexpr std::size_t most_sources = 8;  // matrices that one kernel searches
+constexpr std::size_t most_sources = 8;     // maximum number of matrices that one kernel searches
 constexpr std::uint32_t infinity = 0x7f80;  // bits of infinity in bf16; those of NaN are larger
 
 // The largest power of two that times the largest value is at most the format's largest number. A
@@ -29,7 +29,7 @@ __device__ __forceinline__ float scale_of(std::uint32_t largest) {
   return __uint_as_float(static_cast<std::uint32_t>(min(exponent, most_exponent) + 127) << 23);
 }
 
-// Saturation only matters for infinities, and is what the GPU converts with in one instruction.
+// Saturates, because the GPU converts so in one instruction; it only matters for infinities.
 template <__nv_fp8_interpretation_t format>
 __device__ __forceinline__ Pack<std::uint8_t, pack> converted(const Pack<__nv_bfloat16, pack>& from,
                                                               float scale) {
@@ -64,7 +64,7 @@ struct Sources {
   Source all[most_sources];
 };
 
-// Row y of blocks searches matrix y. The bits of |x| have the order of the values.
+// Blocks of row y search matrix y. The bits of |x|, which they compare, have the values' order.
 __global__ void __launch_bounds__(threads)
     find_largest_packs(const __grid_constant__ Sources sources, Fp8Scale* scales) {
   const Source source = sources.all[blockIdx.y];

@@ -24,7 +24,7 @@ std::size_t elements(std::int64_t rows, std::int64_t columns) {
   return aligned(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
 }
 
-// Throws Error(unsupported) unless a matrix of the group suits products in fp8.
+// Throws Error(unsupported) unless extents and alignment of a matrix suit products in fp8.
 void require_fits(std::string_view what, ConstView matrix, std::int64_t rows,
                   std::int64_t columns) {
   constexpr std::uintptr_t bytes = 16;

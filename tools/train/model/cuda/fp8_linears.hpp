@@ -17,11 +17,11 @@ namespace train::cuda {
 // Bytes of scratch memory for a group of layers.
 std::size_t fp8_scratch(const LinearsForward& args);
 std::size_t fp8_scratch(const LinearsBackward& args);
-// The most bytes of scratch memory that a group of layers of the model needs.
+// Bytes of scratch memory that the largest group of layers of the model needs.
 std::size_t fp8_scratch(const LargestShapes& shapes);
 
-// Enqueue the group. Throw Error(unsupported) unless all is bf16, extents are multiples of
-// fp8_granularity, and addresses are multiples of 16 bytes. `scratch` has fp8_scratch() bytes,
+// Enqueue the group. Throw Error(unsupported) unless all matrices are bf16, extents are multiples
+// of fp8_granularity, and addresses are multiples of 16 bytes. `scratch` has fp8_scratch() bytes,
 // aligned to 256, and is in use until the work has run.
 void fp8_linears_forward(cudaStream_t stream, MatMul& matmul, const LinearsForward& args,
                          void* scratch);

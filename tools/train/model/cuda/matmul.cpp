@@ -97,7 +97,7 @@ struct Prepared {
   cublasLtMatmulAlgo_t algorithm;
 };
 
-// The memory of one product: c = a b + kept * old.
+// The arguments of one matrix product: c = a b + kept * old.
 struct Call {
   cudaStream_t stream;
   const void* a;
@@ -175,7 +175,7 @@ struct MatMul::Impl {
     return preference;
   }
 
-  // The scales of operands in fp8, of which cuBLASLt keeps addresses.
+  // Sets the scales of fp8 operands: the addresses of the inverse scales of b and a.
   void set_scales(const Prepared& with, const Call& call) const {
     if (call.inverses[0] == nullptr) return;
     set(with.desc.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.inverses[1]);

@@ -27,7 +27,7 @@ std::string shape(const AttentionShape& s, atoll::DType dtype) {
                      s.head_dim, s.window, atoll::name(dtype));
 }
 
-// For operations whose time depends on the size of one view alone.
+// The key of an operation whose time depends on the size of one view alone.
 std::string key(const char* operation, const atoll::ConstView& view) {
   return fmt::format("{} {} {}", operation, view.count, atoll::name(view.dtype));
 }

@@ -1,4 +1,4 @@
-// Times of operations by their shapes, measured on a machine, and what gives them.
+// Times of operations by their shapes, measured on a machine, and the Ops that measure them.
 //
 // A key names an operation and all that its time depends on: "product 512x192x512 f32 ...". Times
 // of the operations of a real pass replace the model of simulated devices.
@@ -17,7 +17,7 @@ using OpTimes = std::map<std::string, double, std::less<>>;  // seconds by the k
 std::string key_of(const Product& product, bool has_residual);
 std::string key_of(const Operation& operation);
 
-// Ops that measure another Ops: stamps stand before and after each operation.
+// Ops that measure another Ops with a time stamp before and after each operation.
 class MeasuredOps : public Ops {
  public:
   // Mean seconds of each operation since the last call. If ranks share cores, a mean includes the

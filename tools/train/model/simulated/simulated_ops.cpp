@@ -113,7 +113,7 @@ class SimulatedOps final : public Ops {
       move(stream, "add", {}, 3 * bytes_of({c}));
   }
   void compute(atoll::Stream& stream, const Operation& operation) override {
-    // In the order of Operation.
+    // In the order of the alternatives of Operation.
     constexpr std::array<const char*, std::variant_size_v<Operation>> names{"norm",
                                                                             "norm backward",
                                                                             "rope",
@@ -133,9 +133,9 @@ class SimulatedOps final : public Ops {
   }
 
  protected:
-  // Each matrix of 2 bytes an element is read to find its scale, read again, and written in one byte;
-  // backward needs some of them transposed as well. The kernels are those that `ctest -R launches`
-  // counts; their times, and the share of the peak that products in fp8 reach, are not measured.
+  // Each 2-byte matrix is read to find its scale, read again, and written in one byte; backward
+  // also needs some of them transposed. The kernels are those that `ctest -R launches` counts;
+  // their times, and the share of the peak that products in fp8 reach, are not measured.
   void run_linears_forward(atoll::Stream& stream, const LinearsForward& args) override {
     double bytes = bytes_of({args.x});
     for (const auto& layer : args.layers) bytes += bytes_of({layer.weight});
@@ -172,7 +172,7 @@ class SimulatedOps final : public Ops {
     run_for(stream, name, found->second, 1);
     return true;
   }
-  // CPUs have no units that a collective could hold.
+  // CPUs have no units that a collective could hold, so nothing slows down there.
   double on_gpu(double crowded) const { return options_.compute.units > 0 ? crowded : 1; }
   void run_for(atoll::Stream& stream, const char* name, double seconds, double crowded) const {
     atoll::simulated::run(
