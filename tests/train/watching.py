@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -87,6 +88,11 @@ def check_evaluation(folder):
     missing = run([TRAIN, "evaluate", *flags, "--resume", "auto", "--out", folder / "nothing"], code=1)
     assert "--evaluate: --resume auto found no checkpoint in " in missing, missing
     assert "no-such-model" in run([TRAIN, "evaluate", "no-such-model", "--data", "demo"], code=1)
+    # A signal ends an evaluation at once: there is nothing to save.
+    long = subprocess.Popen([TRAIN, "evaluate", "mistral-mini", "--data", "demo", "--threads", "1"], stderr=subprocess.DEVNULL)
+    time.sleep(2)
+    long.terminate()
+    assert long.wait(timeout=10) == -signal.SIGTERM
     print("evaluate: loss and perplexity of weights and of a checkpoint, without files")
 
 

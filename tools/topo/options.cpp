@@ -208,10 +208,11 @@ bool is_picture_name(const std::string& file) {
 
 // If -o is missing and the last input names a picture, that name is the output file, as in lstopo.
 void take_picture_name(Options& options) {
-  if (!options.output.empty() || options.from.empty() || !is_picture_name(options.from.back()))
-    return;
-  options.output = options.from.back();
-  options.from.pop_back();
+  for (auto* names : {&options.from, &options.cluster}) {
+    if (!options.output.empty() || names->empty() || !is_picture_name(names->back())) continue;
+    options.output = names->back();
+    names->pop_back();
+  }
 }
 
 // Chooses the format by the extension of the output file, unless --format names it.
@@ -265,8 +266,7 @@ constexpr cli::ForeignName foreign_flags[] = {
     {"--cluster", "machine preset"},
     {"--doctor", "check diagnose doctor"},
     {"-v (beside --doctor)", "all"},
-    {"--format tree (I/O devices are always shown)",
-     "no-io whole-io whole-system io ps merge filter"},
+    {"--format tree (I/O devices are always shown)", "no-io whole-io whole-system io"},
     {"--format env", "nccl-env env-vars"}};
 
 }  // namespace

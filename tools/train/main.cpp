@@ -385,7 +385,9 @@ int parse_and_train(std::vector<std::string> words, train::Mode mode) {
   auto world = join(options, display);
   const std::string unclear = mode == train::Mode::train ? unclear_warmup(app) : "";
   if (world.rank() == 0 && !unclear.empty()) train::log::warn("{}", unclear);
-  train::stop_on_signals();  // comes after World, whose flight recorder sets a handler for SIGUSR1
+  // An evaluation has nothing to save, so signals end it. The call comes after World, whose flight
+  // recorder sets a handler for SIGUSR1.
+  if (!options.evaluate) train::stop_on_signals();
   return train_on(world, options);
 }
 
