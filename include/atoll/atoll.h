@@ -279,6 +279,7 @@ typedef struct atoll_communicator_options {
   int32_t one_level;     /* nonzero: NCCL sends all data through one communicator */
   const char* algorithm; /* such as "all_reduce:ring"; NULL: the setting "algorithm" */
   int32_t compute_units; /* ATOLL_COMPUTE_UNITS_... */
+  int32_t tags;          /* nonzero: messages have tags and may come from any rank */
 } atoll_communicator_options;
 /* Opens a communicator over an axis of the mesh ("world": all its ranks). Collective over the axis.
  * `options` may be NULL, and must be equal on all ranks. */
@@ -378,18 +379,20 @@ atoll_status atoll_all_to_all_v(atoll_communicator* comm, const void* src,
                                 const uint64_t* send_counts, void* dst, const uint64_t* recv_counts,
                                 int32_t dtype, atoll_stream* stream, atoll_work** work);
 
-/* Messages between two ranks. A send is complete when src may be reused. Ranks that send to each
- * other use atoll_send_recv(). */
+/* Messages between two ranks. A send is complete when src may be reused. `tag` is 0 unless the
+ * communicator has the option `tags`. With it, a receive may pass ATOLL_ANY as peer or tag, and
+ * ranks may send to each other before they receive; without it they use atoll_send_recv(). */
 atoll_status atoll_send(atoll_communicator* comm, const void* src, uint64_t count, int32_t dtype,
-                        int32_t peer, atoll_stream* stream, atoll_work** work);
+                        int32_t peer, int32_t tag, atoll_stream* stream, atoll_work** work);
 atoll_status atoll_recv(atoll_communicator* comm, void* dst, uint64_t count, int32_t dtype,
-                        int32_t peer, atoll_stream* stream, atoll_work** work);
+                        int32_t peer, int32_t tag, atoll_stream* stream, atoll_work** work);
 typedef struct atoll_message {
   int32_t kind; /* ATOLL_SEND or ATOLL_RECV */
   int32_t peer;
   void* data; /* a send only reads it */
   uint64_t count;
   int32_t dtype;
+  int32_t tag; /* as for atoll_send() */
 } atoll_message;
 /* Performs n sends and receives as one operation, so that they cannot deadlock each other. */
 atoll_status atoll_send_recv(atoll_communicator* comm, const atoll_message* messages, size_t n,
@@ -411,6 +414,8 @@ atoll_status atoll_work_done(const atoll_work* work, int32_t* done);
 /* Returns the status of a failed operation, with its text; ATOLL_OK if it is in flight or
  * complete. Does not block. */
 atoll_status atoll_work_error(const atoll_work* work);
+/* Source and tag of the message of a complete atoll_recv() with tags; ATOLL_ANY for others. */
+atoll_status atoll_work_source(const atoll_work* work, int32_t* source, int32_t* tag);
 /* Calls `callback` once when the operation is complete or has failed: at once on this thread if it
  * is. The Work may be closed before. */
 atoll_status atoll_work_then(const atoll_work* work, atoll_done_fn callback, void* context);

@@ -175,15 +175,15 @@ atoll_status atoll_all_to_all_v(atoll_communicator* comm, const void* src,
 }
 
 atoll_status atoll_send(atoll_communicator* comm, const void* src, uint64_t count, int32_t dtype,
-                        int32_t peer, atoll_stream* stream, atoll_work** work) {
+                        int32_t peer, int32_t tag, atoll_stream* stream, atoll_work** work) {
   return enqueue(comm, dtype, stream, work, [&](const Call& call) {
-    return call.comm.send(call.src(src, count), peer, call.stream);
+    return call.comm.send(call.src(src, count), peer, call.stream, tag);
   });
 }
 atoll_status atoll_recv(atoll_communicator* comm, void* dst, uint64_t count, int32_t dtype,
-                        int32_t peer, atoll_stream* stream, atoll_work** work) {
+                        int32_t peer, int32_t tag, atoll_stream* stream, atoll_work** work) {
   return enqueue(comm, dtype, stream, work, [&](const Call& call) {
-    return call.comm.recv(call.dst(dst, count), peer, call.stream);
+    return call.comm.recv(call.dst(dst, count), peer, call.stream, tag);
   });
 }
 atoll_status atoll_send_recv(atoll_communicator* comm, const atoll_message* messages, size_t n,
@@ -198,7 +198,8 @@ atoll_status atoll_send_recv(atoll_communicator* comm, const atoll_message* mess
         throw BadArgument{"messages", "has a kind other than ATOLL_SEND and ATOLL_RECV"};
       group.push_back({one.kind == ATOLL_SEND ? SendRecv::Kind::send : SendRecv::Kind::recv,
                        {one.data, one.count, static_cast<atoll::DType>(one.dtype)},
-                       one.peer});
+                       one.peer,
+                       one.tag});
     }
     return call.comm.group(group, call.stream);
   });

@@ -21,6 +21,7 @@ CommunicatorOptions communicator_options(const atoll_communicator_options* given
   if (wanted.compute_units < ATOLL_COMPUTE_UNITS_ANY ||
       wanted.compute_units > ATOLL_COMPUTE_UNITS_NONE)
     throw BadArgument{"options", "has an unknown value of compute_units"};
+  result.tags = wanted.tags != 0;
   if (wanted.compute_units != ATOLL_COMPUTE_UNITS_ANY)
     result.compute_units = static_cast<ComputeUnits>(wanted.compute_units);
   return result;
@@ -108,6 +109,12 @@ atoll_status atoll_work_done(const atoll_work* work, int32_t* done) {
 atoll_status atoll_work_error(const atoll_work* work) {
   return guard([&] {
     if (const auto error = at(work, "work").work.error()) throw atoll::Error(*error);
+  });
+}
+atoll_status atoll_work_source(const atoll_work* work, int32_t* source, int32_t* tag) {
+  return guard([&] {
+    at(source, "source") = at(work, "work").work.source();
+    at(tag, "tag") = work->work.tag();
   });
 }
 atoll_status atoll_work_then(const atoll_work* work, atoll_done_fn callback, void* context) {

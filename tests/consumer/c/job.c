@@ -75,9 +75,9 @@ static void pass_around(const job* job, atoll_communicator* comm) {
   const int32_t last = (job->rank + job->size - 1) % job->size;
   const int64_t mine = 100 + job->rank;
   int64_t theirs = 0;
-  if (job->rank % 2 == 0) CHECK(atoll_send(comm, &mine, 1, ATOLL_I64, next, job->stream, NULL));
-  CHECK(atoll_recv(comm, &theirs, 1, ATOLL_I64, last, job->stream, NULL));
-  if (job->rank % 2 != 0) CHECK(atoll_send(comm, &mine, 1, ATOLL_I64, next, job->stream, NULL));
+  if (job->rank % 2 == 0) CHECK(atoll_send(comm, &mine, 1, ATOLL_I64, next, 0, job->stream, NULL));
+  CHECK(atoll_recv(comm, &theirs, 1, ATOLL_I64, last, 0, job->stream, NULL));
+  if (job->rank % 2 != 0) CHECK(atoll_send(comm, &mine, 1, ATOLL_I64, next, 0, job->stream, NULL));
   CHECK(atoll_stream_synchronize(job->stream));
   printf("rank %d received %d from rank %d\n", (int)job->rank, (int)theirs, (int)last);
 }

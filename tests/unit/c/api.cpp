@@ -167,7 +167,7 @@ TEST_CASE("wrong arguments of meshes, communicators and collectives are refused"
     refused(atoll_all_gather(self.comm, data.data(), data.data(), ~0ull, ATOLL_I32, self.stream,
                              nullptr),
             "argument count is too large");
-    refused(atoll_send(self.comm, data.data(), 1, ATOLL_I32, 7, self.stream, nullptr), "rank 7");
+    refused(atoll_send(self.comm, data.data(), 1, ATOLL_I32, 7, 0, self.stream, nullptr), "rank 7");
     refused(atoll_all_gather_v(self.comm, data.data(), data.data(), nullptr, ATOLL_I32, self.stream,
                                nullptr),
             "argument counts is NULL");
@@ -240,12 +240,26 @@ TEST_CASE("every collective moves the data that its contract states") {
 
     std::int32_t sent = mine;
     atoll_work* work = nullptr;
-    const atoll_message messages[] = {{ATOLL_SEND, (me + 1) % ranks, &sent, 1, ATOLL_I32},
-                                      {ATOLL_RECV, (me + 2) % ranks, one.data(), 1, ATOLL_I32}};
+    const atoll_message messages[] = {{ATOLL_SEND, (me + 1) % ranks, &sent, 1, ATOLL_I32, 0},
+                                      {ATOLL_RECV, (me + 2) % ranks, one.data(), 1, ATOLL_I32, 0}};
     ok(atoll_send_recv(self.comm, messages, 2, on, &work));
     ok(atoll_work_synchronize(work));
     atoll_work_close(work);
     CHECK(one[0] == 10 + (me + 2) % ranks);
+
+    atoll_communicator_options options{};
+    options.size = sizeof options;
+    options.tags = 1;
+    atoll_communicator* tagged = nullptr;
+    std::int32_t source = -1, tag = -1;
+    ok(atoll_communicator_open(self.mesh, "world", &options, &tagged));
+    ok(atoll_send(tagged, &sent, 1, ATOLL_I32, (me + 1) % ranks, 40 + me, on, nullptr));
+    ok(atoll_recv(tagged, one.data(), 1, ATOLL_I32, ATOLL_ANY, ATOLL_ANY, on, &work));
+    ok(atoll_work_synchronize(work));
+    ok(atoll_work_source(work, &source, &tag));
+    atoll_work_close(work);
+    CHECK((source == (me + 2) % ranks && tag == 40 + source && one[0] == 10 + source));
+    atoll_communicator_close(tagged);
 
     atoll_communicator* half = nullptr;
     std::int32_t size = 0;
