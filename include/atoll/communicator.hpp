@@ -68,9 +68,19 @@ struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1.0;
   bool has_factor = false;
+  bool native = false;
 
   constexpr Reduction(ReduceOp op_) : op(op_) {}  // NOLINT(google-explicit-constructor)
   constexpr Reduction(ReduceOp op_, double factor_) : op(op_), factor(factor_), has_factor(true) {}
+  // The same reduction by the backend's own arithmetic, if it has one. NCCL then reduces bf16 and
+  // f16 itself and rounds the partial result at every rank, and divides before it adds for averages;
+  // otherwise the library exchanges the data and sums in f32. Faster where links are slow; the error
+  // grows with the number of ranks. Has no effect in deterministic mode. All ranks must agree.
+  constexpr Reduction natively() const {
+    Reduction result = *this;
+    result.native = true;
+    return result;
+  }
 };
 
 // How data moves between ranks over the connections that exist so far. A backend connects two ranks

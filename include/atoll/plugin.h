@@ -280,7 +280,9 @@ typedef struct atoll_backend {
    * backend is unusable in this process; last_error(NULL) then returns the reason. Not collective.
    * Must be cheap, because core calls probe() before every open(), and tools call it as well. */
   int32_t (*probe)(const atoll_core* core, const atoll_group* world);
-  /* Returns 1 if communicators of this backend support the operation, else 0. */
+  /* Returns 1 if communicators of this backend support the operation, and 2 if they support it but
+   * round partial results to the dtype: core then submits it only if the caller asks for it. Else
+   * returns 0. */
   int32_t (*capability)(int32_t kind, int32_t dtype, int32_t op, int32_t memory);
   /* Opens a communicator. Collective over the group. All ranks open groups in the same order. */
   atoll_status (*open)(const atoll_core* core, const atoll_group* group, atoll_comm** out);

@@ -158,19 +158,19 @@ std::int32_t NcclCommunicator::probe(const atoll_group& world) {
                   : std::string("the CUDA runtime finds no GPU: ") + cudaGetErrorString(found));
 }
 
-// Returns 0 for these operations, so that the library builds them from others: reductions of bf16
-// and f16, because NCCL's rings round a partial result at every rank; of 16-bit integers and
-// operators of bits, which NCCL lacks;
-// averages of floating types, because NCCL divides before it adds; and all_to_all_v and gather_v,
+// Returns 2 for reductions of bf16 and f16, because NCCL's rings round a partial result at every
+// rank, and for averages of floating types, because NCCL divides before it adds. Returns 0 for
+// 16-bit integers and operators of bits, which NCCL lacks,
+// and for all_to_all_v and gather_v,
 // which this backend would also have to build from messages.
 std::int32_t NcclCommunicator::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                           std::int32_t memory) {
   if (memory != ATOLL_MEMORY_CUDA || !is_known(kind, dtype, op)) return 0;
   if (kind == ATOLL_ALL_TO_ALL_V || kind == ATOLL_GATHER_V) return 0;
   if (kind == ATOLL_BARRIER || !reduces(kind)) return 1;
-  if (dtype_size(dtype) == 2 || atoll_abi::is_bitwise(op)) return 0;
-  const bool floating = dtype == ATOLL_F32 || dtype == ATOLL_F64;
-  return floating && op == ATOLL_AVG ? 0 : 1;
+  if (atoll_abi::is_bitwise(op)) return 0;
+  if (atoll_abi::is_integer(dtype)) return dtype_size(dtype) == 2 ? 0 : 1;
+  return dtype_size(dtype) == 2 || op == ATOLL_AVG ? 2 : 1;
 }
 
 std::unique_ptr<NcclCommunicator> NcclCommunicator::open(const atoll_core& core,

@@ -49,9 +49,9 @@ class SimulatedCommunicator {
     if (memory != ATOLL_MEMORY_SIMULATED || !atoll_sdk::is_known(kind, dtype, op)) return 0;
     if (kind == ATOLL_ALL_TO_ALL_V || kind == ATOLL_GATHER_V) return 0;
     if (kind == ATOLL_BARRIER || !atoll_sdk::reduces(kind)) return 1;
-    if (atoll_abi::dtype_size(dtype) == 2 || atoll_abi::is_bitwise(op)) return 0;
-    const bool floating = dtype == ATOLL_F32 || dtype == ATOLL_F64;
-    return floating && op == ATOLL_AVG ? 0 : 1;
+    if (atoll_abi::is_bitwise(op)) return 0;
+    if (atoll_abi::is_integer(dtype)) return atoll_abi::dtype_size(dtype) == 2 ? 0 : 1;
+    return atoll_abi::dtype_size(dtype) == 2 || op == ATOLL_AVG ? 2 : 1;
   }
 
   static std::unique_ptr<SimulatedCommunicator> open(const atoll_core&, const atoll_group& group) {

@@ -261,7 +261,9 @@ void BackendCommunicator::ask_what_backend_performs() {
         continue;
       }
       for (std::size_t op = 0; op < atoll_abi::ops.size(); ++op) {
-        performed_[k][d][op] = capability(kind, dtype, static_cast<std::int32_t>(op), memory) != 0;
+        const auto answer = capability(kind, dtype, static_cast<std::int32_t>(op), memory);
+        performed_[k][d][op] = answer == 1;
+        native_[k][d][op] = answer == 2;
       }
     }
   }

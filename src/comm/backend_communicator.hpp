@@ -140,11 +140,12 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   bool lacks_levels() const noexcept { return plugin_->table.has_levels == 0; }
 
   // Returns true when the backend supports this kind of operation for `dtype` and `op`, and adds in
-  // the requested order.
-  bool supports(std::int32_t kind, DType dtype, ReduceOp op) const noexcept {
-    const auto type = static_cast<std::size_t>(dtype);
+  // the requested order; with `native` also if it rounds partial results to the dtype.
+  bool supports(std::int32_t kind, DType dtype, ReduceOp op, bool native = false) const noexcept {
+    const auto k = static_cast<std::size_t>(kind), type = static_cast<std::size_t>(dtype);
+    const auto o = static_cast<std::size_t>(op);
     return type < atoll_abi::dtypes.size() &&
-           performed_[static_cast<std::size_t>(kind)][type][static_cast<std::size_t>(op)];
+           (performed_[k][type][o] || (native && native_[k][type][o]));
   }
 
   // A call of the user consists of begin(), any number of submit(), and finish(). begin() throws if
@@ -275,7 +276,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // What the backend performs, by kind, dtype and op. Set by ask_what_backend_performs().
   std::array<std::array<std::bitset<atoll_abi::ops.size()>, atoll_abi::dtypes.size()>,
              atoll_abi::kinds.size()>
-      performed_{};
+      performed_{}, native_{};
   Settings settings_;
   GroupShape shape_;
   LevelChoice level_choice_;

@@ -57,7 +57,8 @@ Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
   const std::lock_guard calling(group.calling());
   const bool in_levels = impl.two_level && impl.two_level->takes(operation);
   const bool falls_back = !in_levels && fallback &&
-                          !group.supports(operation.kind, operation.dtype, operation.reduction.op);
+                          !group.supports(operation.kind, operation.dtype, operation.reduction.op,
+                                          operation.reduction.native);
   const bool scales = scales_first(group, operation);
   if (!in_levels && !falls_back && !scales) return group.submit(std::move(operation), stream);
   auto state = group.begin(stream);
