@@ -263,6 +263,15 @@ class ATOLL_API Communicator {
   [[nodiscard]] Work all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts,
                                   View dst, std::span<const std::uint64_t> recv_counts,
                                   Stream& stream);
+  // The same with a view for each rank, anywhere in memory: rank r receives src[r] of this rank, and
+  // dst[r] is filled by rank r; on gather_v's root dst[r] is what rank r passes as src, and
+  // scatter_v's root passes src[r] for rank r. Ranks other than the root pass no list. Views may
+  // differ in count and dtype, if both sides agree; the views of one rank must not overlap. The
+  // library builds them from messages.
+  [[nodiscard]] Work all_to_all_v(std::span<const ConstView> src, std::span<const View> dst,
+                                  Stream& stream);
+  [[nodiscard]] Work gather_v(ConstView src, std::span<const View> dst, int root, Stream& stream);
+  [[nodiscard]] Work scatter_v(std::span<const ConstView> src, View dst, int root, Stream& stream);
   // Point-to-point messages. A send is complete when src may be reused, which can be before the
   // receiver has the data. If the receiver expects another count or dtype, its operation throws
   // Error(mismatch), which shows both sides, and the World fails; the sender throws this failure in

@@ -66,6 +66,11 @@ void Arguments::peer(int rank) const {
           "rank {} does not exist: the communicator has {} ranks", rank, group_.axis().size());
 }
 
+void Arguments::list(std::size_t views, std::string_view which) const {
+  require(views == static_cast<std::size_t>(group_.axis().size()), "{} has {} views for {} ranks",
+          which, views, group_.axis().size());
+}
+
 void Arguments::message(int rank, int tag, bool has_tags, bool receives) const {
   const bool is_any = receives && (rank == ATOLL_ANY || tag == ATOLL_ANY);
   require(has_tags || (tag == 0 && !is_any),

@@ -43,6 +43,7 @@ class Arguments {
   void blocks(ConstView src, ConstView dst, Whole whole) const;
   void peer(int rank) const;
   // Requires that the call contains as many receives of this rank from itself as sends to itself.
+  void list(std::size_t views, std::string_view which) const;  // a view for each rank
   // The source or destination and the tag of a message. ATOLL_ANY is allowed if `receives`.
   void message(int peer, int tag, bool has_tags, bool receives) const;
   void own_messages(int sends, int receives) const;

@@ -85,6 +85,48 @@ Work message(Communicator::Impl& impl, Operation operation, int tag, Stream& str
   return impl.tags->submit(std::move(operation), stream);
 }
 
+// Starts several sends and receives as one operation.
+Work messages(BackendCommunicator& group, std::vector<Operation> parts, Stream& stream) {
+  const std::lock_guard calling(group.calling());
+  auto state = group.begin(stream);
+  for (const Operation& part : parts) group.declare_use(part, stream);
+  if (!parts.empty()) group.submit(std::move(parts), state, stream);
+  return group.finish(std::move(state), stream);
+}
+
+// A collective with a view for each rank, as a group of messages.
+class Lists {
+ public:
+  Lists(Communicator::Impl& impl, std::string_view name)
+      : impl_(impl), arguments_(*impl.group, name) {}
+
+  void send(ConstView src, int peer) { add(ATOLL_SEND, src, {}, peer); }
+  void receive(View dst, int peer) { add(ATOLL_RECV, {}, dst, peer); }
+  void send(std::span<const ConstView> src) {
+    arguments_.list(src.size(), "src");
+    for (const ConstView& one : src) send(one, next_sent_++);
+  }
+  void receive(std::span<const View> dst) {
+    arguments_.list(dst.size(), "dst");
+    for (const View& one : dst) receive(one, next_received_++);
+  }
+  Work start(Stream& stream) { return messages(*impl_.group, std::move(parts_), stream); }
+
+ private:
+  void add(std::int32_t kind, ConstView src, View dst, int peer) {
+    const ConstView data = kind == ATOLL_SEND ? src : dst;
+    arguments_.peer(peer);
+    arguments_.buffer(data, kind == ATOLL_SEND ? "src" : "dst");
+    parts_.push_back({kind, src, dst, data.count, data.dtype, ReduceOp::sum, peer});
+    parts_.back().timeout = impl_.timeout;
+  }
+
+  Communicator::Impl& impl_;
+  Arguments arguments_;
+  std::vector<Operation> parts_;
+  int next_sent_ = 0, next_received_ = 0;
+};
+
 std::vector<std::uint64_t> owned(std::span<const std::uint64_t> counts) {
   return {counts.begin(), counts.end()};
 }
@@ -278,12 +320,29 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
     parts.back().tag = tag;
   }
   if (!impl_->tags) arguments.own_messages(own_sends, own_receives);
-  BackendCommunicator& group = impl_->tags ? *impl_->tags : *impl_->group;
-  const std::lock_guard calling(group.calling());
-  auto state = group.begin(stream);
-  for (const Operation& part : parts) group.declare_use(part, stream);
-  if (!parts.empty()) group.submit(std::move(parts), state, stream);
-  return group.finish(std::move(state), stream);
+  return messages(impl_->tags ? *impl_->tags : *impl_->group, std::move(parts), stream);
+}
+
+Work Communicator::all_to_all_v(std::span<const ConstView> src, std::span<const View> dst,
+                                Stream& stream) {
+  Lists lists(*impl_, "all_to_all_v");
+  lists.send(src);
+  lists.receive(dst);
+  return lists.start(stream);
+}
+
+Work Communicator::gather_v(ConstView src, std::span<const View> dst, int root, Stream& stream) {
+  Lists lists(*impl_, "gather_v");
+  lists.send(src, root);
+  if (rank() == root) lists.receive(dst);
+  return lists.start(stream);
+}
+
+Work Communicator::scatter_v(std::span<const ConstView> src, View dst, int root, Stream& stream) {
+  Lists lists(*impl_, "scatter_v");
+  if (rank() == root) lists.send(src);
+  lists.receive(dst, root);
+  return lists.start(stream);
 }
 
 }  // namespace atoll_v1::atoll

@@ -1,4 +1,6 @@
 // Checks send, recv, groups of sends and receives, and barrier.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -96,6 +98,42 @@ void all_pairs(Rank& self, std::uint64_t unit) {
   }
 }
 
+// all_to_all_v, gather_v and scatter_v with a view for each rank, each of another length.
+void lists(Rank& self, std::uint64_t unit) {
+  const int me = self.rank(), root = self.size() - 1;
+  const auto length = [&](int from, int to) {
+    return unit * static_cast<std::uint64_t>(from + 2 * to);
+  };
+  std::vector<Elements> out, in, gathered;
+  for (int peer = 0; peer < self.size(); ++peer) {
+    fill(out.emplace_back(DType::i32, length(me, peer)), me + 10 * peer);
+    in.emplace_back(DType::i32, length(peer, me));
+    gathered.emplace_back(DType::i32, length(peer, root));
+  }
+  std::vector<atoll::ConstView> sent;
+  std::vector<atoll::View> received, at_root;
+  for (std::size_t peer = 0; peer < out.size(); ++peer) {
+    sent.push_back(out[peer].view());
+    received.push_back(in[peer].view());
+    at_root.push_back(gathered[peer].view());
+  }
+  const auto expect = [&](const Elements& data, int from, int to, const char* what) {
+    const std::string wrong = difference(data, from + 10 * to);
+    self.report.expect(wrong.empty(), fmt::format("{} of views from {}: {}", what, from, wrong));
+  };
+  self.comm.all_to_all_v(sent, received, self.stream).synchronize();
+  for (int peer = 0; peer < self.size(); ++peer)
+    expect(in[static_cast<std::size_t>(peer)], peer, me, "all_to_all_v");
+  self.comm.gather_v(sent.back(), me == root ? at_root : decltype(at_root)(), root, self.stream)
+      .synchronize();
+  for (int peer = 0; me == root && peer < self.size(); ++peer)
+    expect(gathered[static_cast<std::size_t>(peer)], peer, root, "gather_v");
+  Elements scattered(DType::i32, length(root, me));
+  self.comm.scatter_v(me == root ? sent : decltype(sent)(), scattered.view(), root, self.stream)
+      .synchronize();
+  expect(scattered, root, me, "scatter_v");
+}
+
 std::int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
@@ -117,6 +155,8 @@ void check_group(Rank& self) {
   ring(self, DType::f32, large_count);
   all_pairs(self, 1);
   all_pairs(self, 30011);
+  lists(self, 1);
+  lists(self, 30011);
   self.comm.group({}, self.stream).synchronize();
 }
 
