@@ -286,6 +286,7 @@ std::shared_ptr<Work::State> BackendCommunicator::begin(Stream& stream) {
 }
 
 void BackendCommunicator::declare_use(const Operation& operation, Stream& stream) const {
+  if (!stream.backend().checks_lifetimes()) return;
   const bool broadcast = operation.kind == ATOLL_BROADCAST, root = operation.peer == axis_.index;
   const std::string_view what = atoll_abi::kind_name(operation.kind);
   if (operation.kind != ATOLL_RECV && !(broadcast && !root)) {
@@ -304,8 +305,7 @@ Work BackendCommunicator::finish(std::shared_ptr<Work::State> state, Stream& str
 
 void BackendCommunicator::submit(std::vector<Operation> operations,
                                  const std::shared_ptr<Work::State>& state, Stream& stream) {
-  const std::uint64_t first = sequence_;
-  sequence_ += operations.size();
+  const std::uint64_t first = take_sequence(operations.size());
   std::vector<FlightCall> calls;
   calls.reserve(operations.size());
   for (Operation& operation : operations) operation.label = OperationLabel::of_this_thread();
@@ -320,11 +320,11 @@ void BackendCommunicator::submit(std::vector<Operation> operations,
                   number] { queued->take().run(operations, first, number, queued->state()); });
 }
 
-Work BackendCommunicator::submit(Operation operation, Stream& stream) {
+Work BackendCommunicator::submit(Operation&& operation, Stream& stream) {
   auto state = begin(stream);
   declare_use(operation, stream);
   operation.label = OperationLabel::of_this_thread();
-  const std::uint64_t first = sequence_++;
+  const std::uint64_t first = take_sequence(1);
   const FlightCall call = operation.flight_call();
   const std::uint64_t number = flight_->recorder().enqueue(*track_, {&call, 1}, first);
   if (device_.kind() == DeviceKind::cpu) {

@@ -157,7 +157,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
               Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
   // Performs one operation: begin(), submit() and finish(), with fewer allocations for CPU memory.
-  Work submit(Operation operation, Stream& stream);
+  Work submit(Operation&& operation, Stream& stream);
   // Reports to the lifetime checker, if ATOLL_CHECK=lifetimes has enabled it, which memory the next
   // operation on `stream` reads and writes.
   void declare_use(const Operation& operation, Stream& stream) const;
@@ -222,6 +222,13 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
                      const LaunchWatchdog::Launch* launch);
 
  private:
+  // Returns the number of the next operation, and advances it past `count` operations. Its caller
+  // holds calling(), so the atomic object needs no locked instruction.
+  std::uint64_t take_sequence(std::uint64_t count) noexcept {
+    const std::uint64_t first = sequence_.load(std::memory_order_relaxed);
+    sequence_.store(first + count, std::memory_order_release);
+    return first;
+  }
   void open_backend(const BackendCommunicator* parent);
   atoll_status open_group(atoll_group& group);
   atoll_status split_group(const BackendCommunicator& parent, atoll_group& group);

@@ -109,7 +109,8 @@ class ATOLL_API StreamBackend {
   virtual std::uint64_t begin_range([[maybe_unused]] const Label& label) { return 0; }
   virtual void end_range([[maybe_unused]] std::uint64_t number) noexcept {}
 
-  // use() and hold() inform the lifetime checker (checked/); other streams ignore them.
+  // True if use() and hold() inform the lifetime checker (checked/). Other streams ignore them.
+  bool checks_lifetimes() const noexcept { return checks_lifetimes_; }
   // use() declares that the work enqueued next uses this memory. If `content` is not empty, the
   // work expects the memory to hold that content.
   virtual void use([[maybe_unused]] const void* data, [[maybe_unused]] std::size_t bytes,
@@ -119,6 +120,13 @@ class ATOLL_API StreamBackend {
   // lifetime of the memory ends and it may not be used.
   virtual void hold([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes,
                     [[maybe_unused]] Label content) {}
+
+ protected:
+  explicit StreamBackend(bool checks_lifetimes = false) noexcept
+      : checks_lifetimes_(checks_lifetimes) {}
+
+ private:
+  bool checks_lifetimes_;
 };
 
 // Names, for profilers, the work that is enqueued on a stream during a scope.

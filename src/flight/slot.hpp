@@ -25,8 +25,8 @@
 
 namespace atoll_v1::atoll {
 
-// What is recorded of the call of an operation. A slot copies this struct as 64-bit words, so it
-// must not have padding.
+// The part of an operation's record that is known when the program calls the operation. A slot
+// copies this struct as 64-bit words, so it must not have padding.
 struct FlightCallRecord {
   std::uint64_t sequence = 0;
   std::int64_t collective = -1;
@@ -60,7 +60,7 @@ class FlightSlotOf {
     if (!claim(number)) return;
     // Fields are stored with release order and loaded with acquire order. A reader that sees a
     // field of this operation therefore also sees that this operation has claimed the slot.
-    const auto words = std::bit_cast<Words>(record);
+    const Words words = words_of(record);
     for (std::size_t i = 0; i < words.size(); ++i)
       call[i].store(words[i], std::memory_order_release);
     started.store(0, std::memory_order_release);
@@ -117,6 +117,21 @@ class FlightSlotOf {
   }
   static constexpr std::uint64_t word_of(std::uint64_t number, FlightState state) {
     return word_of(number, static_cast<std::uint64_t>(state));
+  }
+
+  // Returns what std::bit_cast returns. Shifts put the narrow fields together in a register. Reading
+  // a word of memory right after its parts were written would stall the processor.
+  static Words words_of(const FlightCallRecord& record) noexcept {
+    static_assert(std::endian::native == std::endian::little);
+    const auto at = []<class Field>(Field field, int shift) {
+      return std::uint64_t{static_cast<std::make_unsigned_t<Field>>(field)} << shift;
+    };
+    return {record.sequence,
+            at(record.collective, 0),
+            record.count,
+            at(record.enqueued, 0),
+            at(record.track, 0) | at(record.peer, 32),
+            at(record.kind, 0) | at(record.part_of, 16) | at(record.dtype, 32) | at(record.op, 48)};
   }
 
   bool claim(std::uint64_t number) noexcept {

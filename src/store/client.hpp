@@ -20,8 +20,9 @@
 
 namespace atoll_v1::atoll::store {
 
-// What a process sends to the store: a proof that it knows the token, and then its place in the
-// first epoch (`join`) or its wish for a place in the next one (`candidacy`).
+// What a process uses to enter a job. It proves to the store that it knows `token`. Then it sends
+// `candidacy` if it has one, to get a rank in the next epoch, or else `join`, which states its rank
+// in the first epoch.
 struct Application {
   std::string token;
   Join join{};

@@ -35,9 +35,9 @@ struct ParentProcess {
 // namespace.
 std::optional<ParentProcess> find_parent(WithoutLauncher otherwise);
 
-// Calls `report` with the reason, on a thread of its own, when the process has ended, also if it
-// ended before this object existed. If `ends_process` and the destructor does not run within 5 s
-// after that, ends this process with status 1.
+// Waits on its own thread until `process` has ended, which may be before this object exists. Then
+// calls `report` with a sentence that says so. If `ends_process` is true and the destructor does
+// not run within 5 s after that call, ends this process with status 1.
 class ParentWatch {
  public:
   using Report = std::function<void(std::string_view reason)>;

@@ -144,7 +144,8 @@ std::int64_t memory_of_rank(int ranks) {
   return static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE) / ranks;
 }
 
-// Gives each of the processes that measure at the same time a GPU of its own.
+// Makes one GPU visible to this process. The processes of a host measure at the same time, each on
+// a different GPU.
 void choose_gpu(int rank) {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   std::string gpu = std::to_string(rank);

@@ -59,9 +59,10 @@ bool is_number(std::string_view name) {
   return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Removes from `files` those that a process maps. A line of /proc/PID/maps is "ADDRESSES
-// PERMISSIONS OFFSET DEVICE INODE PATH", see proc(5). A file of another file system may have the
-// same inode number; the only harm is a file that is not reported.
+// Removes from `files`, whose keys are inode numbers, the files that a process has mapped. `maps`
+// is /proc/PID/maps, with lines "ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH", see proc(5). If
+// the process has mapped a file of another file system with the same inode number, a file is
+// removed by mistake and then not reported.
 void keep_unmapped(const std::filesystem::path& maps, std::map<unsigned long, std::string>& files) {
   std::ifstream file(maps);
   for (std::string line; !files.empty() && std::getline(file, line);) {

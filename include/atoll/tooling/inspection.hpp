@@ -43,8 +43,8 @@ enum class PassedChecks {
   listed
 };
 // Returns a text: one line that sums up the result, then all findings (evidence, consequence and
-// fix). With PassedChecks::listed, the checks that passed follow, and those that could not run with
-// the reasons; with `counted` the text has only their numbers.
+// fix). The end of the text depends on `passed`. With `listed` it names each check that passed, and
+// each check that could not run with the reason. With `counted` it states how many there are.
 ATOLL_API std::string to_report(const Diagnosis& diagnosis, Colour colour = Colour::off,
                                 PassedChecks passed = PassedChecks::counted);
 // Returns the inspection in atoll's JSON form. Topology::from_json() reads only the topology from

@@ -87,7 +87,8 @@ class ShmTransport final : public Transport {
  private:
   struct Peer {
     std::unique_ptr<Segment> inbox;  // inbox of the peer; null for this rank
-    // What the peer published: name and ring size of its inbox, random value in its messages.
+    // The peer has written these three values to the store: the name of its inbox, the size of a
+    // ring in it, and the random value by which this rank recognises the peer's messages.
     std::string name;
     std::size_t ring_bytes = 0;
     Digest word{};

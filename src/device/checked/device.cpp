@@ -76,7 +76,8 @@ class CheckedStream final : public StreamBackend {
  public:
   CheckedStream(std::unique_ptr<StreamBackend> inner, std::shared_ptr<Lifetimes> lifetimes,
                 const std::string& name)
-      : inner_(std::move(inner)),
+      : StreamBackend(true),
+        inner_(std::move(inner)),
         lifetimes_(std::move(lifetimes)),
         party_(lifetimes_->add_stream(name)) {}
   ~CheckedStream() override {

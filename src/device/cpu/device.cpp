@@ -90,6 +90,18 @@ class HostEvent final : public EventBackend {
   std::shared_ptr<StreamFailure> failure_;  // failure of the stream so far; set before happened_
 };
 
+// A lock that is held for some nanoseconds, so a thread that waits for it only yields.
+class BriefLock {
+ public:
+  void lock() noexcept {
+    while (taken_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+  }
+  void unlock() noexcept { taken_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> taken_{false};
+};
+
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
   explicit Queue(std::string name);
@@ -123,7 +135,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; links to the next one
   std::shared_ptr<StreamFailure> failure_;        // failure of a task; null if later work runs
   TaskQueueOf<std::atomic, HostEvent> tasks_;
-  std::mutex pushing_;  // guards last_work_ and the end of tasks_, which takes one caller at a time
+  BriefLock pushing_;  // guards last_work_ and the end of tasks_, which takes one caller at a time
   std::uint64_t last_work_ = 0;  // time at which the newest work was enqueued
   std::mutex mutex_;             // guards the start of the worker's sleep
   std::condition_variable_any ready_;

@@ -73,7 +73,8 @@ TEST_CASE("import_weights: every rank reads only the bytes of its shards") {
   const fs::path folder =
       fs::temp_directory_path() / ("atoll-read-bytes-" + std::to_string(::getpid()));
   fs::create_directories(folder);
-  // Every rank reads a copy of its own, because the kernel counts cached pages by file.
+  // Every rank reads its own copy of the file. The pages of a copy that are in memory then show
+  // which bytes this rank has read.
   const auto copy_of = [&](int rank) {
     return folder / ("rank-" + std::to_string(rank) + ".safetensors");
   };

@@ -148,11 +148,15 @@ TEST_CASE(
   std::atomic<int> told{0};
   run(2, 60s, [&](atoll::World& world) {
     const auto device = launching();
+    std::latch waits{1};
     auto stream = device.stream(), after = device.stream();
     auto comm = open(world, "broken", device);
     Floats data(4, 1.0f);
+    stream.enqueue([&] { waits.wait(); });
     const auto work = comm.all_reduce(data, data, atoll::ReduceOp::sum, stream);
     work.wait(after);
+    world.barrier();  // a rank that calls the operation after the failure gets the error at once
+    waits.count_down();
     CHECK(has(error_of([&] { work.synchronize(); }), "the kernel was lost"));
     CHECK(has(error_of([&] { after.synchronize(); }), "the kernel was lost"));
     ++told;

@@ -21,7 +21,7 @@
 namespace fsdp = atoll::fsdp;
 using atoll_test::disagree;
 using atoll_test::engine_error;
-using atoll_test::error_before_freeze;
+using atoll_test::error_before_seal;
 using atoll_test::error_of;
 using atoll_test::has;
 using fsdp::Engine;
@@ -148,7 +148,7 @@ TEST_CASE("engine misuse: calls before seal()") {
        [&](Engine& e, auto&) { fsdp::export_weights("unused", e, atoll::DType::f32, name); }},
       {"import_weights", [&](Engine& e, auto&) { fsdp::import_weights({"unused"}, e, name); }}};
   for (const auto& [call, use] : calls) {
-    CHECK(error_before_freeze([&](Engine& engine) {
+    CHECK(error_before_seal([&](Engine& engine) {
             engine.add_unit("a", weights({4}));
             auto compute = engine.device().stream();
             use(engine, compute);
@@ -182,9 +182,9 @@ TEST_CASE("engine misuse: units and parameters that cannot be") {
       {"a", {{"w", {-1}}}, "parameter w has the impossible shape -1"},
       {"a", {{"w", {huge, 2}}}, "parameter w has the impossible shape 2305843009213693952 x 2"}};
   for (const auto& [unit, params, text] : wrong) {
-    CHECK(has(error_before_freeze([&](Engine& e) { e.add_unit(unit, params); }), text));
+    CHECK(has(error_before_seal([&](Engine& e) { e.add_unit(unit, params); }), text));
   }
-  CHECK(error_before_freeze([](Engine& e) {
+  CHECK(error_before_seal([](Engine& e) {
           e.add_unit("a", {{"w", {0}}, {"scalar", {}}});
         }) == "no error");
 }
@@ -276,7 +276,7 @@ TEST_CASE("engine misuse: a checkpoint that does not fit names the first differe
     const train_test::TemporaryFolder folder;
     const auto with = [](const Params& params, const fsdp::OptimizerOptions& with_options,
                          const auto& use) {
-      return error_before_freeze([&](Engine& engine) {
+      return error_before_seal([&](Engine& engine) {
         engine.add_unit("a", params);
         engine.seal({"a"});
         engine.initialize(1);

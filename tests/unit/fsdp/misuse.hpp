@@ -23,7 +23,7 @@ inline std::string disagree(const std::string& call, const std::string& what) {
 }
 
 // Returns the error of `wrong` on an engine of one rank that has no units yet.
-inline std::string error_before_freeze(const std::function<void(atoll::fsdp::Engine&)>& wrong) {
+inline std::string error_before_seal(const std::function<void(atoll::fsdp::Engine&)>& wrong) {
   atoll::World world = atoll::World::single();
   atoll::fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
   return error_of([&] { wrong(engine); });
@@ -33,7 +33,7 @@ inline std::string error_before_freeze(const std::function<void(atoll::fsdp::Eng
 // 1.
 inline std::string engine_error(
     const std::function<void(atoll::fsdp::Engine&, atoll::Stream&)>& wrong) {
-  return error_before_freeze([&](atoll::fsdp::Engine& engine) {
+  return error_before_seal([&](atoll::fsdp::Engine& engine) {
     add_units(engine, {"a"}, elements);
     set_all(engine, 1.0f);
     auto compute = engine.device().stream();

@@ -129,8 +129,9 @@ std::int64_t steps_done(const json& saved, const fs::path& folder) {
        folder.string());
 }
 
-// Parses the texts that a checkpoint records; those that are no JSON become null. Leaves out
-// entries that are no text.
+// `extra` holds the settings that a checkpoint records, each as a string of JSON. Returns them
+// parsed, by name. A string that is not valid JSON becomes null, and an entry that is not a string
+// is left out.
 json parsed_texts(const json& extra) {
   json values = json::object();
   for (const auto& [name, text] : extra.items()) {

@@ -19,7 +19,7 @@ struct DeviceMemory {
   std::uint64_t arithmetic = 0;  // bytes within the capacity that the kernels (Ops) hold
 };
 
-// What decides how much memory a strategy needs.
+// The inputs from which the memory that a strategy needs is estimated.
 struct PlannedRun {
   const RunOptions& options;
   const ModelConfig& model;

@@ -62,8 +62,9 @@ std::pair<json, std::uint64_t> header_of(const fs::path& file) {
   return {json::parse(text, nullptr, false), bytes + length.size()};
 }
 
-// Returns the tensors of a file by name, without those that its header describes wrongly; none if
-// the file is damaged. The import then refuses the file and names the place of the damage.
+// Returns the tensors of a safetensors file by name. Leaves out tensors whose header entry is not
+// valid, and returns none if the whole header is not valid. In both cases the later import fails
+// with an error that names the faulty part of the file.
 std::map<std::string, StoredTensor> tensors_of(const fs::path& file) {
   std::map<std::string, StoredTensor> tensors;
   const auto [header, data] = header_of(file);
