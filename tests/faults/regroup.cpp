@@ -1,14 +1,18 @@
 // Measures how fast the living ranks of a job go on after a loss, and checks that they do:
-//   fault_regroup [--fault kill|kill-two|kill-host|stop|kill-waiting] [--trials N] [--ranks N]
-//                 [--hosts N] [--seed N]
+//   fault_regroup [--fault FAULT] [--trials N] [--ranks N] [--hosts N] [--seed N]
 //   fault_regroup --rank         one rank of a job that a launcher has started
-// Ranks loop over collectives and compare each result. This process serves the store, as the
-// program atoll-store does. At random instants it kills or stops ranks, and waits until each other
-// rank has run a collective in the next epoch. A job meets several faults, until fewer than two
-// ranks or hosts are left; then a new job starts. `stop` stops a rank until the next epoch has
-// begun; it must then get an error. `kill-waiting` kills a second rank while the others regroup.
-// The times run from the fault to the first collective of the last rank. A trial fails if that
-// takes over 20 s, if a result is wrong, or if a rank ends that was not killed.
+// Ranks loop over collectives and compare each result. At a random instant a fault happens, and
+// this program waits until each living rank has run a collective in a later epoch. A job meets
+// several faults, until fewer than two ranks or hosts are left; then a new job starts.
+//   kill, kill-two, kill-host    kills one rank, two, or all ranks of a host
+//   kill-waiting                 kills a second rank while the others regroup
+//   stop                         stops a rank until the next epoch has begun; it then gets an error
+//   silence                      a host loses its network; its ranks get an error
+//   cut                          two hosts lose each other for 3 s, but not the store; all ranks go on
+// The last two run on emulated hosts (network.cpp), with the program atoll-store on a host of its
+// own. For the others this process serves the store, as atoll-store does. The times run from the
+// fault to the first collective of the last rank. A trial fails if that takes over 20 s, if a result
+// is wrong, or if a rank ends that was not meant to.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -26,9 +30,12 @@
 #include <memory>
 #include <random>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -42,6 +49,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds limit{20'000};
+constexpr int exit_error = 4;  // exit status of a rank that ends with an error of atoll
+constexpr const char* token = "faults of epochs";
 
 struct Options {
   std::string fault = "kill";
@@ -94,7 +103,7 @@ int run_rank(int rank, int size, const std::string& address, const std::string& 
     config.rank = rank;
     config.size = size;
     config.addr = address;
-    config.token = "faults of epochs";
+    config.token = token;
     config.host_id = host;
   }
   config.store = "external";
@@ -113,28 +122,159 @@ int run_rank(int rank, int size, const std::string& address, const std::string& 
   }
 }
 
+// --- processes ---
+
+// A child process and the end of a pipe from which its output is read.
+struct Child {
+  pid_t pid = -1;
+  int from = -1;
+  int to = -1;  // its input; -1: none
+  std::string rest{};
+
+  // Returns the next line of its output.
+  std::string line(Clock::time_point deadline) {
+    for (;;) {
+      if (const auto end = rest.find('\n'); end != std::string::npos) {
+        const std::string result = rest.substr(0, end);
+        rest.erase(0, end + 1);
+        return result;
+      }
+      const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+      pollfd item{from, POLLIN, 0};
+      if (left <= 0 || ::poll(&item, 1, static_cast<int>(left)) <= 0)
+        throw std::runtime_error(fmt::format("process {} writes nothing", pid));
+      std::array<char, 256> piece{};
+      const ssize_t count = ::read(from, piece.data(), piece.size());
+      if (count <= 0) throw std::runtime_error(fmt::format("process {} has ended", pid));
+      rest.append(piece.data(), static_cast<std::size_t>(count));
+    }
+  }
+  int wait() {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    ::close(from);
+    if (to >= 0) ::close(to);
+    return status;
+  }
+};
+
+Child start_child(std::vector<std::string> words, bool has_input = false) {
+  std::array<int, 2> out{}, in{-1, -1};
+  if (::pipe2(out.data(), O_CLOEXEC) != 0 || (has_input && ::pipe2(in.data(), O_CLOEXEC) != 0))
+    throw std::runtime_error("no pipe");
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::dup2(out[1], STDOUT_FILENO);
+    if (has_input) ::dup2(in[0], STDIN_FILENO);
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    ::execvp(pointers[0], pointers.data());
+    ::_exit(127);
+  }
+  ::close(out[1]);
+  if (has_input) ::close(in[0]);
+  return {pid, out[0], in[1]};
+}
+
+std::size_t shared_memory_names(const std::filesystem::path& root) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(root / "dev/shm"))
+    count += entry.path().filename().string().starts_with("atoll");
+  return count;
+}
+
+// The hosts of the jobs: this machine under several names, or emulated hosts with a network.
+class Hosts {
+ public:
+  Hosts() = default;
+  // `count` hosts for ranks and one for the store.
+  Hosts(const std::filesystem::path& folder, int count)
+      : network_(start_child({folder / "fault_network", std::to_string(count + 1)}, true)) {
+    std::istringstream pids(network_.line(Clock::now() + limit));
+    for (int pid = 0; pids >> pid;) pids_.push_back(pid);
+    if (pids_.size() != static_cast<std::size_t>(count) + 1)
+      throw std::runtime_error("the emulated hosts did not start");
+  }
+  ~Hosts() {
+    if (network_.pid < 0) return;
+    ::close(std::exchange(network_.to, -1));
+    network_.wait();
+  }
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+
+  bool are_emulated() const { return !pids_.empty(); }
+  // Starts a program on a host.
+  Child start(int host, std::vector<std::string> words) const {
+    if (are_emulated()) {
+      const std::string pid = std::to_string(pids_.at(static_cast<std::size_t>(host)));
+      words.insert(words.begin(), {"nsenter", "-t", pid, "-n", "-u", "-i", "-m", "--"});
+    }
+    return start_child(std::move(words));
+  }
+  // Sends a command of network.cpp.
+  void command(const std::string& text) {
+    const std::string line = text + '\n';
+    if (::write(network_.to, line.data(), line.size()) < 0 ||
+        network_.line(Clock::now() + limit) != "ok")
+      throw std::runtime_error("the emulated network has ended");
+  }
+  std::size_t names_in_memory() const {
+    if (!are_emulated()) return shared_memory_names("/");
+    std::size_t count = 0;
+    for (const int pid : pids_) count += shared_memory_names(fmt::format("/proc/{}/root", pid));
+    return count;
+  }
+
+ private:
+  Child network_;
+  std::vector<int> pids_;
+};
+
 // --- the job ---
 
 struct Rank {
-  pid_t pid = -1;
-  int from = -1;
+  Child child;
   int host = 0;
-  std::string line{};
 };
 
 class Job {
  public:
-  Job(const Options& options, const std::string& program) : options_(options) {
-    server_ = std::make_unique<atoll::StoreServer>(
-        atoll::StoreServer::Options{"127.0.0.1:0", "faults of epochs", options.ranks});
-    for (int rank = 0; rank < options.ranks; ++rank) start(rank, program);
-    wait_for_epoch(0);
+  Job(const Options& options, const std::filesystem::path& program, Hosts& hosts)
+      : options_(options), hosts_(hosts) {
+    if (hosts.are_emulated()) {
+      hosts.command("clear");
+      store_ =
+          hosts.start(options.hosts, {program.parent_path().parent_path() / "bin/atoll-store",
+                                      "--address", fmt::format("198.18.0.{}:0", options.hosts + 1),
+                                      "--ranks", std::to_string(options.ranks)});
+      address_ = store_.line(Clock::now() + limit);
+    } else {
+      server_ = std::make_unique<atoll::StoreServer>(
+          atoll::StoreServer::Options{"127.0.0.1:0", token, options.ranks});
+      address_ = server_->address();
+    }
+    for (int number = 0; number < options.ranks; ++number) {
+      const int host = number * options.hosts / options.ranks;
+      ranks_[number] = {
+          hosts.start(host, {program, "--rank", std::to_string(number),
+                             std::to_string(options.ranks), address_, fmt::format("h{}", host)}),
+          host};
+    }
+    wait_for_size(options.ranks, {});
   }
   ~Job() {
-    for (const auto& [number, rank] : ranks_) ::kill(rank.pid, SIGKILL);
+    for (const auto& [number, rank] : ranks_) ::kill(rank.child.pid, SIGKILL);
     while (!ranks_.empty()) forget(ranks_.begin()->first);
-    server_->wait();
+    if (server_) server_->wait();
+    if (store_.pid < 0) return;
+    ::kill(store_.pid, SIGKILL);
+    store_.wait();
   }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   bool can_go_on() const { return hosts().size() > 1 && ranks_.size() > 3; }
 
@@ -142,49 +282,49 @@ class Job {
   double meet(std::mt19937& random) {
     const auto pause = std::uniform_int_distribution(0, 150'000)(random);
     std::this_thread::sleep_for(std::chrono::microseconds(pause));
-    std::vector<int> victims = choose(random);
+    const std::vector<int> victims = choose(random);
     const auto begin = Clock::now();
-    const int signal = options_.fault == "stop" ? SIGSTOP : SIGKILL;
     std::vector<Rank> gone;
-    for (const int victim : victims) {
-      ::kill(ranks_.at(victim).pid, signal);
-      if (signal == SIGKILL)
-        forget(victim);
-      else
-        gone.push_back(ranks_.extract(victim).mapped());
-      if (options_.fault != "kill-waiting" || victim == victims.back()) continue;
-      std::this_thread::sleep_for(
-          std::chrono::microseconds(std::uniform_int_distribution(0, 40'000)(random)));
+    if (options_.fault == "cut") {
+      cut(victims);
+    } else {
+      gone = lose(victims, random);
     }
-    const auto end = wait_for_size(static_cast<int>(ranks_.size()));
+    const auto end = wait_for_size(static_cast<int>(ranks_.size()), begin);
     for (Rank& rank : gone) expect_error(rank);
     return std::chrono::duration<double>(end - begin).count();
   }
 
  private:
-  void start(int number, const std::string& program) {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
-    const int host = number * options_.hosts / options_.ranks;
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::dup2(ends[1], STDOUT_FILENO);
-      const std::string rank = std::to_string(number), size = std::to_string(options_.ranks),
-                        name = "h" + std::to_string(host), address = server_->address();
-      ::execl(program.c_str(), program.c_str(), "--rank", rank.c_str(), size.c_str(),
-              address.c_str(), name.c_str(), nullptr);
-      ::_exit(127);
-    }
-    ::close(ends[1]);
-    ranks_[number] = {pid, ends[0], host};
+  // Separates the hosts of two ranks for a while.
+  void cut(const std::vector<int>& pair) {
+    hosts_.command(
+        fmt::format("cut {} {}", ranks_.at(pair.front()).host, ranks_.at(pair.back()).host));
+    std::this_thread::sleep_for(3s);
+    hosts_.command("clear");
   }
 
-  void forget(int number) {
-    const Rank rank = ranks_.extract(number).mapped();
-    ::waitpid(rank.pid, nullptr, 0);
-    ::close(rank.from);
+  // Returns the victims that still exist.
+  std::vector<Rank> lose(const std::vector<int>& victims, std::mt19937& random) {
+    std::vector<Rank> gone;
+    if (options_.fault == "silence")
+      hosts_.command(fmt::format("silence {}", ranks_.at(victims.front()).host));
+    for (const int victim : victims) {
+      const bool stays = options_.fault == "stop" || options_.fault == "silence";
+      if (options_.fault != "silence")
+        ::kill(ranks_.at(victim).child.pid, stays ? SIGSTOP : SIGKILL);
+      if (stays)
+        gone.push_back(std::move(ranks_.extract(victim).mapped()));
+      else
+        forget(victim);
+      if (options_.fault != "kill-waiting" || victim == victims.back()) continue;
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(std::uniform_int_distribution(0, 40'000)(random)));
+    }
+    return gone;
   }
+
+  void forget(int number) { ranks_.extract(number).mapped().child.wait(); }
 
   std::vector<int> hosts() const {
     std::vector<int> result;
@@ -198,7 +338,13 @@ class Job {
     std::vector<int> all;
     for (const auto& [number, rank] : ranks_) all.push_back(number);
     std::ranges::shuffle(all, random);
-    if (options_.fault == "kill-host") {
+    if (options_.fault == "cut") {  // the victims are a rank of each of two hosts
+      const int host = ranks_.at(all.front()).host;
+      const auto other =
+          std::ranges::find_if(all, [&](int number) { return ranks_.at(number).host != host; });
+      return {all.front(), *other};
+    }
+    if (options_.fault == "kill-host" || options_.fault == "silence") {
       const int host = ranks_.at(all.front()).host;
       std::erase_if(all, [&](int number) { return ranks_.at(number).host != host; });
       return all;
@@ -208,80 +354,69 @@ class Job {
     return all;
   }
 
-  // Reads the next line of a rank: "epoch size time".
-  std::array<std::int64_t, 3> read(Rank& rank, Clock::time_point deadline) const {
-    for (;;) {
-      if (const auto end = rank.line.find('\n'); end != std::string::npos) {
-        std::array<std::int64_t, 3> result{};
-        const std::string line = rank.line.substr(0, end);
-        rank.line.erase(0, end + 1);
-        if (std::sscanf(line.c_str(), "%ld %ld %ld", &result[0], &result[1], &result[2]) != 3)
-          throw std::runtime_error("a rank reports: " + line);
-        return result;
-      }
-      const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
-      pollfd item{rank.from, POLLIN, 0};
-      if (left <= 0 || ::poll(&item, 1, static_cast<int>(left)) <= 0)
-        throw std::runtime_error(fmt::format("process {} runs no collective", rank.pid));
-      std::array<char, 256> piece{};
-      const ssize_t count = ::read(rank.from, piece.data(), piece.size());
-      if (count <= 0) throw std::runtime_error(fmt::format("process {} has ended", rank.pid));
-      rank.line.append(piece.data(), static_cast<std::size_t>(count));
-    }
-  }
-
-  void wait_for_epoch(std::int64_t epoch) {
+  // Waits until each rank has run a collective in an epoch of `size` ranks that began after `begin`.
+  // Returns the latest time.
+  Clock::time_point wait_for_size(int size, Clock::time_point begin) {
     const auto deadline = Clock::now() + limit;
-    for (auto& [number, rank] : ranks_)
-      while (read(rank, deadline)[0] < epoch) continue;
-  }
-
-  // Waits until each rank has run a collective in an epoch of `size` ranks. Returns the latest
-  // time.
-  Clock::time_point wait_for_size(int size) {
-    const auto deadline = Clock::now() + limit;
+    const std::int64_t earliest = begin.time_since_epoch().count();
     std::int64_t last = 0;
     for (auto& [number, rank] : ranks_) {
-      auto report = read(rank, deadline);
-      while (report[1] != size) report = read(rank, deadline);
-      last = std::max(last, report[2]);
+      std::int64_t epoch = 0, ranks = 0, time = 0;
+      while (ranks != size || time <= earliest) {
+        const std::string line = rank.child.line(deadline);
+        if (std::sscanf(line.c_str(), "%ld %ld %ld", &epoch, &ranks, &time) != 3)
+          throw std::runtime_error("a rank reports: " + line);
+      }
+      last = std::max(last, time);
     }
     return Clock::time_point(Clock::duration(last));
   }
 
-  // A rank that was stopped must end with an error when it continues, because its epoch is over.
+  // A rank that was stopped, or that cannot reach the store, must end with an error.
   static void expect_error(Rank& rank) {
-    ::kill(rank.pid, SIGCONT);
-    int status = 0;
-    for (int tries = 0; ::waitpid(rank.pid, &status, WNOHANG) == 0; ++tries) {
-      if (tries == 100) ::kill(rank.pid, SIGKILL);
+    ::kill(rank.child.pid, SIGCONT);
+    siginfo_t ended{};
+    for (int tries = 0; ended.si_pid == 0; ++tries) {
+      if (tries == 200) ::kill(rank.child.pid, SIGKILL);
       std::this_thread::sleep_for(100ms);
+      ::waitid(P_PID, static_cast<id_t>(rank.child.pid), &ended, WEXITED | WNOHANG | WNOWAIT);
     }
-    ::close(rank.from);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 4)
-      throw std::runtime_error("a stopped rank did not end with the error of its epoch");
+    const int status = rank.child.wait();
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != exit_error)
+      throw std::runtime_error("a rank that is not in the epoch did not end with an error");
   }
 
   Options options_;
-  std::unique_ptr<atoll::StoreServer> server_;
+  Hosts& hosts_;
+  std::unique_ptr<atoll::StoreServer> server_;  // null if `store_` is the store
+  Child store_;
+  std::string address_;
   std::map<int, Rank> ranks_;
 };
 
-std::size_t shared_memory_names() {
-  std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    count += entry.path().filename().string().starts_with("atoll");
-  return count;
+// Without namespaces, returns after a line with the reason. Otherwise becomes this program in
+// namespaces of its own, which end with it.
+int enter_namespaces(char** argv) {
+  std::vector<char*> words;
+  for (const char* word :
+       {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "--net"})
+    words.push_back(const_cast<char*>(word));
+  for (; *argv != nullptr; ++argv) words.push_back(*argv);
+  words.push_back(nullptr);
+  ::setenv("FAULTS_INSIDE", "1", 1);
+  if (::geteuid() == 0 && ::access("/dev/net/tun", F_OK) == 0) ::execvp(words[0], words.data());
+  fmt::print("skipped: emulated hosts need root, unshare and /dev/net/tun\n");
+  return 77;
 }
 
-int run_trials(const Options& options, const std::string& program) {
+int run_trials(const Options& options, const std::filesystem::path& program, Hosts& hosts) {
   std::mt19937 random(options.seed);
   std::vector<double> times;
   int failed = 0;
-  const std::size_t names = shared_memory_names();
+  const std::size_t names = hosts.names_in_memory();
   while (static_cast<int>(times.size()) + failed < options.trials) {
     try {
-      Job job(options, program);
+      Job job(options, program, hosts);
       while (job.can_go_on() && static_cast<int>(times.size()) + failed < options.trials)
         times.push_back(job.meet(random));
     } catch (const std::exception& problem) {
@@ -295,7 +430,7 @@ int run_trials(const Options& options, const std::string& program) {
       "{:14} {:4} ranks {:2} hosts {:4} trials {:3} failed  median {:6.3f} s  worst {:6.3f} s  "
       "left over {} names\n",
       options.fault, options.ranks, options.hosts, options.trials, failed, median,
-      times.empty() ? 0.0 : times.back(), shared_memory_names() - names);
+      times.empty() ? 0.0 : times.back(), hosts.names_in_memory() - names);
   return failed == 0 ? 0 : 1;
 }
 
@@ -309,7 +444,7 @@ int main(int argc, char** argv) {
       return run_rank(std::atoi(words[2]), std::atoi(words[3]), words[4], words[5]);
     } catch (const atoll::Error& error) {
       fmt::print(stderr, "rank {}: {}\n", words[2], error.what());
-      return 4;
+      return exit_error;
     }
   }
   Options options;
@@ -322,5 +457,14 @@ int main(int argc, char** argv) {
     if (name == "--seed") options.seed = static_cast<unsigned>(std::atoi(words[i + 1]));
   }
   atoll::log::set_level(atoll::log::level_from_name("error"));
-  return run_trials(options, std::filesystem::read_symlink("/proc/self/exe"));
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  if (options.fault != "silence" && options.fault != "cut") {
+    Hosts here;
+    return run_trials(options, program, here);
+  }
+  if (std::getenv("FAULTS_INSIDE") == nullptr) return enter_namespaces(argv);
+  for (const char* name : {"ATOLL_TOKEN", "ATOLL_CUT_TIMEOUT", "ATOLL_HEARTBEAT"})
+    ::setenv(name, name == std::string_view("ATOLL_TOKEN") ? token : "2", 1);
+  Hosts emulated(program.parent_path(), options.hosts);
+  return run_trials(options, program, emulated);
 }
