@@ -84,7 +84,7 @@ enum class Lane {
 };
 
 // An event on a lane that also records how many collectives were issued before it, so that a wait
-// can be attributed to them.
+// can be attributed to those of its lane.
 class LaneEvent : public Event {
  public:
   LaneEvent() = default;
@@ -93,7 +93,7 @@ class LaneEvent : public Event {
   LaneEvent(Event event, Lane lane, std::uint64_t through)
       : Event(std::move(event)), lane_(lane), through_(through) {}
   Lane lane() const noexcept { return lane_; }
-  // Returns the number of collectives that the lane had issued before the event.
+  // Returns the number of collectives that the scheduler had issued on all lanes before the event.
   std::uint64_t through() const noexcept { return through_; }
 
  private:

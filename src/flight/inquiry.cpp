@@ -122,7 +122,9 @@ std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject
   } catch (const Error& error) {
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {
-      return InquiryResult{false, "rank 0, which serves the store, " + silence_text(1)};
+      const bool external = world.config().store == "external";
+      return InquiryResult{false, (external ? "atoll-store " : "rank 0, which serves the store, ") +
+                                      silence_text(1)};
     }
     log::error("cannot ask the other ranks what they were doing: {}", error.what());
     return std::nullopt;

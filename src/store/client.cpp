@@ -184,8 +184,10 @@ Admission connect(const std::vector<net::Address>& addresses, const Application&
 }
 
 Client::Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure,
-               std::shared_ptr<Departures> departures)
-    : socket_(std::move(socket)),
+               std::shared_ptr<Departures> departures, Server server)
+    : server_(server),
+      early_(server),
+      socket_(std::move(socket)),
       rank_(rank),
       size_(size),
       failure_(std::move(failure)),
@@ -228,7 +230,7 @@ void Client::release(std::string_view prefix, int ranks) {
       Packer().number(0).text(prefix).text("").number(static_cast<std::uint32_t>(ranks)).take();
   const Clock::time_point deadline = Clock::now() + send_patience;
   require(send(encode_frame(Kind::release, 0, body), deadline, deadline), ErrorCode::timeout,
-          "rank {}: the store on rank 0 does not answer", rank_);
+          "rank {}: {} does not answer", rank_, name_of(server_));
   const std::string also = titled("", prefix);
   const std::lock_guard lock(mutex_);
   std::erase_if(interrupted_, [&](const std::string& one) {
@@ -275,7 +277,7 @@ std::string Client::announce(std::string_view name, std::string_view value, mill
   const std::string body = Packer().number(0).text(name).text(value).take();
   const Clock::time_point now = Clock::now();
   if (!send(encode_frame(Kind::announce, 0, body), now + brief_patience, now + send_patience))
-    log::warn("rank {}: the store on rank 0 does not take an announcement", rank_);
+    log::warn("rank {}: {} does not take an announcement", rank_, name_of(server_));
   return std::string(value);
 }
 
@@ -363,7 +365,7 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   if (call.done) throw Error(*call.problem, fmt::format("rank {}: {}", rank_, call.payload));
   if (broken_) throw Error(*broken_);
   silent_ = true;
-  throw make_error(ErrorCode::timeout, "rank {}: the store on rank 0 does not answer", rank_);
+  throw make_error(ErrorCode::timeout, "rank {}: {} does not answer", rank_, name_of(server_));
 }
 
 void Client::fail(std::string_view reason) noexcept {

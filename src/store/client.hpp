@@ -67,8 +67,14 @@ std::string apply(int socket, const Application& application, net::Clock::time_p
 // reports one or is lost, records the ranks that leave, and runs the callbacks.
 class Client final : public Store {
  public:
+  // The process that serves the store, for errors.
+  enum class Server {
+    rank_0,
+    atoll_store
+  };
   Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure,
-         std::shared_ptr<Departures> departures = std::make_shared<Departures>());
+         std::shared_ptr<Departures> departures = std::make_shared<Departures>(),
+         Server server = Server::rank_0);
   ~Client() override;
 
   void put(std::string_view key, std::string_view value,
@@ -114,16 +120,26 @@ class Client final : public Store {
   // of memory. They do not count as the newest error of the thread that makes them.
   struct EarlyErrors {
     NewestError newest = newest_error;
-    Error lost{ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"};
-    Error unread{ErrorCode::timeout,
-                 "the store on rank 0 did not read the whole of a message in time"};
+    Error lost, unread;
     Error closed_here{ErrorCode::io,
                       "the program has closed a descriptor of atoll; close only descriptors that "
                       "you opened"};
     Error out_of_memory{ErrorCode::out_of_memory, "out of memory for a message of the store"};
-    EarlyErrors() { newest_error = newest; }
+    explicit EarlyErrors(Server server)
+        : lost(ErrorCode::peer_lost, server == Server::rank_0
+                                         ? "rank 0 (which serves the store) was lost"
+                                         : "atoll-store was lost"),
+          unread(ErrorCode::timeout, std::string(name_of(server)) +
+                                         " did not read the whole of a message in time") {
+      newest_error = newest;
+    }
   };
 
+  static const char* name_of(Server server) {
+    return server == Server::rank_0 ? "the store on rank 0" : "atoll-store";
+  }
+
+  const Server server_;
   const EarlyErrors early_;
   net::Fd socket_;
   int rank_;
@@ -139,7 +155,7 @@ class Client final : public Store {
   std::uint64_t next_request_ = 1;
   std::vector<std::string> interrupted_;  // prefixes of interrupt() that are not released yet
   std::optional<Error> broken_;      // reason why calls cannot be answered; empty while connected
-  std::optional<Error> why_closed_;  // error if the connection closes; empty: rank 0 was lost
+  std::optional<Error> why_closed_;  // error if the connection closes; empty: the store was lost
   bool is_sending_ = false;          // true while a thread sends; others wait for sent_
   std::condition_variable sent_;
   bool silent_ = false;  // true if the store left a request unanswered and has sent nothing since

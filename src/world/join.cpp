@@ -133,7 +133,10 @@ void World::Impl::introduce(net::Fd socket) {
   } catch (const Error& problem) {
     mine = encode(problem);
   }
-  use_store(std::make_unique<store::Client>(std::move(socket), rank, size, failure, departures));
+  const auto server = config.store == "external" ? store::Client::Server::atoll_store
+                                                 : store::Client::Server::rank_0;
+  use_store(
+      std::make_unique<store::Client>(std::move(socket), rank, size, failure, departures, server));
   const milliseconds timeout = config.rendezvous_timeout + placement_grace;
   const auto introductions =
       store->exchange(store::titled("joining the job", "placement"), mine, timeout);
