@@ -380,7 +380,7 @@ void Server::end() {
   for (Epoch& epoch : epochs_) {
     if (!epoch.roster.any(Peer::State::present)) continue;
     declare(epoch, ErrorCode::peer_lost,
-            fmt::format("rank 0, which serves the store, ended before {}",
+            fmt::format("{} ended before {}", options_.server,
                         epoch.roster.named(Peer::State::present)));
   }
   turn_away(ErrorCode::aborted, "the job has ended", true);

@@ -58,6 +58,7 @@ struct ServerOptions {
   std::chrono::milliseconds heartbeat{10'000};
   bool loss_fails_job =
       true;  // false: the store informs the other ranks of a loss, and the job goes on
+  const char* server = "rank 0, which serves the store,";  // the process of the store, for errors
   std::size_t strangers = max_strangers;
 };
 

@@ -16,6 +16,9 @@ namespace atoll_v1::atoll::store {
 
 using net::Clock;
 
+// New processes that may wait at a time, for each rank with which the job began.
+constexpr std::size_t most_new_per_rank = 4;
+
 void Server::handle_regroup(Connection& connection, const Frame& frame) {
   Candidacy wish = decode_candidacy(frame.body);
   const std::string why = why_not(wish);
@@ -45,7 +48,13 @@ void Server::handle_regroup(Connection& connection, const Frame& frame) {
 std::string Server::why_not(const Candidacy& wish) const {
   if (options_.loss_fails_job)
     return "the job ends with its first failure; set ATOLL_FAILURE_SCOPE=communicator";
-  if (wish.is_new()) return "";
+  if (wish.is_new()) {
+    const std::size_t most = most_new_per_rank * static_cast<std::size_t>(options_.size);
+    const auto waiting = std::ranges::count_if(
+        candidates_, [](const Candidate& candidate) { return candidate.wish.is_new(); });
+    if (static_cast<std::size_t>(waiting) < most) return "";
+    return fmt::format("{} new processes wait already, and more cannot wait at a time", most);
+  }
   const Epoch& epoch = newest();
   if (wish.epoch != epoch.number || wish.rank >= epoch.roster.size()) {
     return fmt::format(

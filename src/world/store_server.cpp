@@ -37,6 +37,7 @@ StoreServer::StoreServer(const Options& options) : impl_(std::make_unique<Impl>(
   made.cut_timeout = options.cut_timeout;
   made.heartbeat = options.heartbeat;
   made.loss_fails_job = false;
+  made.server = "atoll-store";
   impl_->server = std::make_unique<store::Server>(std::move(made));
 }
 
