@@ -52,8 +52,7 @@ TEST_CASE("the ranks that are left use NCCL in the next epoch") {
           if (world.rank() == victim) {
             CHECK(sum_of_ones(world, rounds) == 4.0f);
             have_gone_on.wait();
-            CHECK(atoll_test::has(atoll_test::error_of([&] { World::regroup(world); }),
-                                  "epoch 1"));
+            CHECK(atoll_test::has(atoll_test::error_of([&] { World::regroup(world); }), "epoch 1"));
             has_ended.count_down();
             return;
           }

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -214,6 +216,28 @@ TEST_CASE("ranks can rebuild a World that has failed") {
     auto next = World::regroup(first);
     CHECK(sum_of_ones(next) == 2.0f);
   });
+}
+
+TEST_CASE("two jobs in one process at once: one fails, the other goes on, and no thread is left") {
+  const auto threads = [] {
+    const std::filesystem::directory_iterator all("/proc/self/task");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = threads();
+  std::thread failing([] {
+    atoll_test::run_thread_ranks(2, [](World& world) {
+      CHECK(sum_of_ones(world) == 2.0f);
+      if (world.rank() == 1) world.fail("the disk of rank 1 is full");
+      while (!world.failure()) std::this_thread::sleep_for(1ms);
+    });
+  });
+  run(3, [](World& world) {
+    for (int round = 0; round < 20; ++round) CHECK(sum_of_ones(world) == 3.0f);
+  });
+  failing.join();
+  for (int tries = 0; threads() != before && tries < 500; ++tries)
+    std::this_thread::sleep_for(10ms);
+  CHECK(threads() == before);
 }
 
 TEST_CASE("wrong calls of regroup() and enter()") {
