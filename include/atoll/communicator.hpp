@@ -348,6 +348,8 @@ class ATOLL_API Communicator {
  private:
   friend Buffer allocate(const Device& device, std::size_t bytes,
                          std::span<const std::reference_wrapper<Communicator>> communicators);
+  friend Buffer allocate_alone(const Device& device, std::size_t bytes,
+                               std::span<const std::reference_wrapper<Communicator>> communicators);
   friend Registration register_memory(
       void* memory, std::size_t bytes,
       std::span<const std::reference_wrapper<Communicator>> communicators);
@@ -380,6 +382,21 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
   return allocate(device, bytes, std::span(communicators.begin(), communicators.size()));
 }
 
+// Allocates memory on this rank alone, for allocators that grow when one rank needs more: no other
+// rank takes part or learns of it. The backend's allocator provides the memory, and it is registered
+// with the networks of each communicator if its backend can register memory of one rank (nccl, by
+// ncclCommRegister; NCCL then wants registered memory on all ranks of a call, or on none). Other
+// ranks of the host do not map it. Destroying the Buffer waits until earlier operations of the
+// communicators are complete. Errors are thrown on this rank only, and nothing fails:
+// Error(out_of_memory), Error(invalid_argument) for a communicator that is named twice.
+ATOLL_API Buffer allocate_alone(const Device& device, std::size_t bytes,
+                                std::span<const std::reference_wrapper<Communicator>> communicators);
+inline Buffer allocate_alone(
+    const Device& device, std::size_t bytes,
+    std::initializer_list<std::reference_wrapper<Communicator>> communicators) {
+  return allocate_alone(device, bytes, std::span(communicators.begin(), communicators.size()));
+}
+
 // A registration of memory that the caller allocated. Move-only. The destructor calls deregister().
 class ATOLL_API Registration {
  public:
@@ -399,6 +416,8 @@ class ATOLL_API Registration {
   const std::string& slow() const noexcept;
 
  private:
+  friend Buffer allocate_alone(const Device& device, std::size_t bytes,
+                               std::span<const std::reference_wrapper<Communicator>> communicators);
   friend Registration register_memory(
       void* memory, std::size_t bytes,
       std::span<const std::reference_wrapper<Communicator>> communicators);

@@ -340,6 +340,10 @@ typedef struct atoll_backend {
   /* Ends a registration of register_caller_memory(). Does not wait for other ranks, but all ranks
    * end a registration between the same two operations. No operation may be in flight. */
   atoll_status (*deregister_caller_memory)(atoll_comm* comm, void* memory);
+  /* Registers a range of memory of this rank, from mem_alloc() or of the caller, for whatever the
+   * backend can register without the other ranks. Not collective. No operation may be in flight.
+   * deregister_caller_memory() ends it. */
+  atoll_status (*register_own_memory)(atoll_comm* comm, void* memory, size_t bytes);
 } atoll_backend; /* append new members at the end */
 
 /* The one symbol that a backend exports. It returns a table that stays valid forever. */

@@ -94,6 +94,10 @@ atoll_status register_caller_memory(atoll_comm* comm, void* memory, size_t bytes
   });
 }
 
+atoll_status register_own_memory(atoll_comm* comm, void* memory, size_t bytes) {
+  return guard([&] { comm_of<NcclCommunicator>(comm).register_buffer(memory, bytes); });
+}
+
 atoll_status deregister_caller_memory(atoll_comm* comm, void* memory) {
   return guard([&] { comm_of<NcclCommunicator>(comm).deregister_buffer(memory); });
 }
@@ -117,6 +121,7 @@ constexpr atoll_backend table = [] {
   backend.register_memory = register_memory;
   backend.register_caller_memory = register_caller_memory;
   backend.deregister_caller_memory = deregister_caller_memory;
+  backend.register_own_memory = register_own_memory;
   backend.transports = transports_text;
   return backend;
 }();

@@ -1,4 +1,5 @@
 // atoll::allocate: memory that the backends of some communicators use without a copy.
+// atoll::allocate_alone: memory of one rank, which the other ranks do not know.
 // atoll::register_memory: memory of the caller, which the backends map or register if they can.
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -23,18 +24,33 @@ std::string allocation(const BackendCommunicator& group, std::size_t bytes) {
   return fmt::format("allocate {} bytes for communicator {}", bytes, group.name());
 }
 
+// Whether all ranks make a call, so that they must fail together, or this rank alone.
+enum class Callers {
+  all_ranks,
+  this_rank
+};
+
+void check(BackendCommunicator& group, Callers callers, atoll_status status,
+           const std::string& what) {
+  if (callers == Callers::all_ranks) return group.check(status, what);
+  if (status == ATOLL_OK) return;
+  throw make_error(static_cast<ErrorCode>(status), "cannot {}: {}", what,
+                   last_error(group.plugin(), group.handle()));
+}
+
 // One allocation. The first backend that has an allocator allocates the memory; without such
 // a backend, the device does.
 class Memory {
  public:
   Memory(const Device& device, std::size_t bytes,
-         std::span<const std::shared_ptr<BackendCommunicator>> groups)
+         std::span<const std::shared_ptr<BackendCommunicator>> groups, Callers callers)
       : device_(device), bytes_(bytes) {
     for (const auto& group : groups) {
       if (!group->plugin().table.mem_alloc) continue;
-      group->check(group->plugin().table.mem_alloc(bytes, memory_of(device.kind()),
-                                                   device.ordinal(), &data_),
-                   allocation(*group, bytes));
+      check(*group, callers,
+            group->plugin().table.mem_alloc(bytes, memory_of(device.kind()), device.ordinal(),
+                                            &data_),
+            allocation(*group, bytes));
       owner_ = &group->plugin();
       device.backend()->adopt(data_, bytes);
       return;
@@ -194,7 +210,7 @@ Buffer allocate(const Device& device, std::size_t bytes,
   prepare(groups.all);
   agree_on_memory(groups.named, MemoryCall::allocates, bytes,
                   [&](const BackendCommunicator& group) { check_named_once(groups.named, group); });
-  const auto memory = std::make_shared<Memory>(device, bytes, groups.all);
+  const auto memory = std::make_shared<Memory>(device, bytes, groups.all, Callers::all_ranks);
   auto registered = std::make_shared<RegisteredMemory>(memory);
   for (const auto& group : groups.all) registered->register_with(group);
   return Buffer(std::shared_ptr<void>(std::move(registered), memory->data()), bytes);
@@ -231,6 +247,17 @@ struct Registration::State {
     }
   }
 
+  // Registers memory that the other ranks do not know, if the backend can.
+  void register_alone(const std::shared_ptr<BackendCommunicator>& group, std::size_t bytes) {
+    const auto register_own = group->plugin().table.register_own_memory;
+    if (register_own == nullptr) return;
+    registered.reserve(registered.size() + 1);
+    check(*group, Callers::this_rank, register_own(group->handle(), memory, bytes),
+          allocation(*group, bytes));
+    group->registered().add(memory, bytes);
+    registered.push_back(group);
+  }
+
   // The caller may free the memory afterwards, so the backend must forget the memory at once, and
   // not at the communicator's next call.
   void end(BackendCommunicator& group) const {
@@ -244,6 +271,29 @@ struct Registration::State {
               last_error(group.plugin(), group.handle()));
   }
 };
+
+Buffer allocate_alone(const Device& device, std::size_t bytes,
+                      std::span<const std::reference_wrapper<Communicator>> communicators) {
+  struct Own {
+    Own(const Device& device, std::size_t bytes, const Groups& groups)
+        : memory(device, bytes, groups.all, Callers::this_rank), registration(memory.data()) {
+      for (const auto& group : groups.all) registration.register_alone(group, bytes);
+    }
+    Own(const Own&) = delete;
+    Own& operator=(const Own&) = delete;
+    ~Own() { memory.leave(); }
+    Memory memory;
+    Registration::State registration;  // ends before the memory is freed
+  };
+  Groups groups;
+  for (const Communicator& communicator : communicators) groups.add(*communicator.impl_);
+  for (const BackendCommunicator* group : groups.named) check_named_once(groups.named, *group);
+  if (bytes == 0) return {};
+  groups.lock();
+  for (const auto& group : groups.all) group->check_ended();
+  const auto own = std::make_shared<Own>(device, bytes, groups);
+  return Buffer(std::shared_ptr<void>(own, own->memory.data()), bytes);
+}
 
 Registration::Registration() = default;
 Registration::Registration(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}

@@ -56,6 +56,7 @@ AT(atoll_group, cut_ns, 96);
 AT(atoll_group, rdma, 104);
 AT(atoll_group, links, 112);
 AT(atoll_group, owns_process, 120);
+AT(atoll_group, tags, 124);
 SIZE(atoll_group, 128);
 
 AT(atoll_cost, size, 0);
@@ -65,6 +66,10 @@ AT(atoll_cost, intra, 24);
 AT(atoll_cost, inter, 32);
 AT(atoll_cost, compute, 40);
 SIZE(atoll_cost, 48);
+
+AT(atoll_arrival, source, 0);
+AT(atoll_arrival, tag, 4);
+SIZE(atoll_arrival, 8);
 
 AT(atoll_operation, size, 0);
 AT(atoll_operation, kind, 8);
@@ -83,7 +88,9 @@ AT(atoll_operation, factor, 88);
 AT(atoll_operation, recv_counts, 96);
 AT(atoll_operation, cost, 104);
 AT(atoll_operation, label, 112);
-SIZE(atoll_operation, 120);
+AT(atoll_operation, tag, 120);
+AT(atoll_operation, arrived, 128);
+SIZE(atoll_operation, 136);
 
 AT(atoll_backend, size, 0);
 AT(atoll_backend, abi_major, 8);
@@ -107,7 +114,8 @@ AT(atoll_backend, has_levels, 136);
 AT(atoll_backend, transports, 144);
 AT(atoll_backend, register_caller_memory, 152);
 AT(atoll_backend, deregister_caller_memory, 160);
-SIZE(atoll_backend, 168);
+AT(atoll_backend, register_own_memory, 168);
+SIZE(atoll_backend, 176);
 
 VALUE(ATOLL_OK, 0);
 VALUE(ATOLL_INVALID_ARGUMENT, 1);
