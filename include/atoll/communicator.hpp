@@ -301,6 +301,12 @@ class ATOLL_API Communicator {
     int tag = 0;
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
+  // Performs all operations that `calls` starts on this communicator, on this thread and for
+  // `stream`, as one operation. Their own Works are empty: use the returned one. The messages come
+  // first, as one group, then the collectives in the order of the calls; so no operation may need
+  // the result of another one. Faster than single calls on NCCL, which launches neighbouring
+  // collectives together. If `calls` throws, nothing is started.
+  [[nodiscard]] Work group(const std::function<void()>& calls, Stream& stream);
 
   // Returns the bytes of device memory that a sum without a factor needs besides src and dst: 0
   // when the backend computes the sum, more when the library builds the sum from other collectives.
@@ -389,8 +395,9 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
 // ranks of the host do not map it. Destroying the Buffer waits until earlier operations of the
 // communicators are complete. Errors are thrown on this rank only, and nothing fails:
 // Error(out_of_memory), Error(invalid_argument) for a communicator that is named twice.
-ATOLL_API Buffer allocate_alone(const Device& device, std::size_t bytes,
-                                std::span<const std::reference_wrapper<Communicator>> communicators);
+ATOLL_API Buffer
+allocate_alone(const Device& device, std::size_t bytes,
+               std::span<const std::reference_wrapper<Communicator>> communicators);
 inline Buffer allocate_alone(
     const Device& device, std::size_t bytes,
     std::initializer_list<std::reference_wrapper<Communicator>> communicators) {

@@ -227,7 +227,8 @@ void Mailbox::arrived(int rank) {
   Kept& kept = *message.kept;
   kept.is_whole = true;
   if (kept.receiver == nullptr) return;
-  atoll_collectives::copy(destination(*kept.receiver->operation), kept.data.data(), kept.data.size());
+  atoll_collectives::copy(destination(*kept.receiver->operation), kept.data.data(),
+                          kept.data.size());
   complete(*kept.receiver, rank, message.signature);
   kept_bytes_ -= kept.data.size();
   kept_.remove_if([&](const Kept& one) { return &one == &kept; });

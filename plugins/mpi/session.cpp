@@ -180,11 +180,12 @@ std::int32_t Session::probe(const atoll_group& world) {
       continue;
     }
     if (differs(rank, world.world_rank) || differs(size, world.world_size)) {
-      refuse(fmt::format("{} gives rank {}{}{}, but this process is rank {} of {} in the World, and "
-                         "MPI keeps the ranks with which it started: after a loss use the backend "
-                         "host or verbs",
-                         launcher.rank, rank, size ? " of " : "", size ? size : "",
-                         world.world_rank, world.world_size));
+      refuse(
+          fmt::format("{} gives rank {}{}{}, but this process is rank {} of {} in the World, and "
+                      "MPI keeps the ranks with which it started: after a loss use the backend "
+                      "host or verbs",
+                      launcher.rank, rank, size ? " of " : "", size ? size : "", world.world_rank,
+                      world.world_size));
     }
     return preference_launched;
   }

@@ -122,6 +122,8 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
 
   // Serialises the callers of this group. A communicator and its two-level groups share one mutex.
   std::mutex& calling() const noexcept { return *calling_; }
+  // Number of Communicator::group() calls of this group that collect operations now.
+  std::atomic<int>& groupings() noexcept { return groupings_; }
   World& world() const { return world_.get(); }  // throws if the World has been destroyed
   const Axis& axis() const noexcept { return axis_; }
   const std::string& name() const noexcept { return name_; }
@@ -288,6 +290,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   GroupShape shape_;
   LevelChoice level_choice_;
   std::atomic<std::uint64_t> sequence_{0};
+  std::atomic<int> groupings_{0};
   Scratch fallback_scratch_, scaled_source_;
   Use use_;
   StreamOrder order_{use_ == Use::all};

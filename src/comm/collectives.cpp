@@ -1,10 +1,12 @@
 // The collectives of Communicator. Each function checks its arguments. Then the backend performs
 // the operation, or the library builds it from other operations: in two levels (inside and across
 // hosts) if that is faster, or as a fallback if the backend lacks it.
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "atoll/error.hpp"
 #include "comm/arguments.hpp"
@@ -47,51 +49,144 @@ ReduceOp logical(ReduceOp op) {
   return op == ReduceOp::product ? ReduceOp::min : op;
 }
 
-// Starts an operation after its arguments have been checked. `fallback` builds an operation that
-// the backend lacks; it is null if every backend supports the operation.
-Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
-           Fallback fallback = nullptr) {
+// How an operation is performed.
+enum class Way {
+  backend,
+  scaled,  // by the backend, after a kernel has multiplied the source by a factor
+  levels,
+  fallback
+};
+
+// `fallback` builds an operation that the backend lacks; it is null if every backend supports the
+// operation.
+Way way_of(const Communicator::Impl& impl, const Operation& operation, Fallback fallback) {
+  if (impl.two_level && impl.two_level->takes(operation)) return Way::levels;
+  const Reduction& reduction = operation.reduction;
+  if (fallback &&
+      !impl.group->supports(operation.kind, operation.dtype, reduction.op, reduction.native)) {
+    return Way::fallback;
+  }
+  return scales_first(*impl.group, operation) ? Way::scaled : Way::backend;
+}
+
+// Enqueues an operation as a part of a call that has begun.
+void enqueue(Communicator::Impl& impl, Operation operation, Fallback fallback,
+             const std::shared_ptr<Work::State>& state, Stream& stream) {
   BackendCommunicator& group = *impl.group;
-  operation.timeout = impl.timeout;
-  if (operation.dtype == DType::boolean) operation.reduction.op = logical(operation.reduction.op);
-  const std::lock_guard calling(group.calling());
-  const bool in_levels = impl.two_level && impl.two_level->takes(operation);
-  const bool falls_back = !in_levels && fallback &&
-                          !group.supports(operation.kind, operation.dtype, operation.reduction.op,
-                                          operation.reduction.native);
-  const bool scales = scales_first(group, operation);
-  if (!in_levels && !falls_back && !scales) return group.submit(std::move(operation), stream);
-  auto state = group.begin(stream);
+  const Way way = way_of(impl, operation, fallback);
   group.declare_use(operation, stream);
-  if (scales) scale_source(group, operation, stream);
+  if (scales_first(group, operation)) scale_source(group, operation, stream);
   const FallbackContext call(group, operation, state, stream,
                              impl.two_level ? impl.two_level->intra() : nullptr);
-  if (in_levels) {
-    impl.two_level->run(call);
-  } else if (falls_back) {
-    fallback(call);
-  } else {
-    group.submit({operation}, state, stream);
+  if (way == Way::levels) return impl.two_level->run(call);
+  if (way == Way::fallback) return fallback(call);
+  group.submit({operation}, state, stream);
+}
+
+// The calls that a thread makes inside Communicator::group().
+class Grouping {
+ public:
+  Grouping(Communicator::Impl& impl, Stream& stream)
+      : impl_(impl), stream_(stream), outer_(std::exchange(innermost, this)) {
+    ++impl_.group->groupings();
   }
+  Grouping(const Grouping&) = delete;
+  Grouping& operator=(const Grouping&) = delete;
+  ~Grouping() {
+    --impl_.group->groupings();
+    innermost = outer_;
+  }
+
+  // Returns this thread's grouping for the communicator, or null.
+  static Grouping* of(const Communicator::Impl& impl) noexcept {
+    if (impl.group->groupings() == 0) return nullptr;
+    Grouping* one = innermost;
+    while (one != nullptr && one->impl_.group != impl.group) one = one->outer_;
+    return one;
+  }
+
+  Work add(Operation operation, Fallback fallback, const Stream& stream) {
+    require(&stream == &stream_,
+            "communicator {}: a call inside group() is for the stream {}, but group() for {}: use "
+            "one stream",
+            impl_.group->name(), stream.name(), stream_.name());
+    if (operation.is_message())
+      messages_.push_back(std::move(operation));
+    else
+      collectives_.push_back({std::move(operation), fallback});
+    return {};
+  }
+
+  Work start() {
+    BackendCommunicator& group = *impl_.group;
+    if (!impl_.tags) check_own_messages();
+    const std::lock_guard calling(group.calling());
+    auto state = group.begin(stream_);
+    submit(impl_.tags ? *impl_.tags : group, messages_, state);
+    std::vector<Operation> batch;  // neighbours that the backend performs
+    for (auto& [operation, fallback] : collectives_) {
+      if (way_of(impl_, operation, fallback) == Way::backend) {
+        batch.push_back(std::move(operation));
+        continue;
+      }
+      submit(group, batch, state);
+      enqueue(impl_, std::move(operation), fallback, state, stream_);
+    }
+    submit(group, batch, state);
+    return group.finish(std::move(state), stream_);
+  }
+
+ private:
+  struct Collective {
+    Operation operation;
+    Fallback fallback;
+  };
+
+  void submit(BackendCommunicator& to, std::vector<Operation>& operations,
+              const std::shared_ptr<Work::State>& state) {
+    for (const Operation& one : operations) to.declare_use(one, stream_);
+    if (!operations.empty()) to.submit(std::exchange(operations, {}), state, stream_);
+  }
+  void check_own_messages() const {
+    int sends = 0, receives = 0;
+    for (const Operation& one : messages_) {
+      if (one.peer == impl_.group->axis().index) ++(one.kind == ATOLL_SEND ? sends : receives);
+    }
+    Arguments(*impl_.group, "group").own_messages(sends, receives);
+  }
+
+  static inline thread_local Grouping* innermost = nullptr;
+
+  Communicator::Impl& impl_;
+  Stream& stream_;
+  Grouping* outer_;
+  std::vector<Operation> messages_;
+  std::vector<Collective> collectives_;
+};
+
+// Starts an operation after its arguments have been checked.
+Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
+           Fallback fallback = nullptr) {
+  operation.timeout = impl.timeout;
+  if (operation.dtype == DType::boolean) operation.reduction.op = logical(operation.reduction.op);
+  if (Grouping* const grouping = Grouping::of(impl))
+    return grouping->add(std::move(operation), fallback, stream);
+  BackendCommunicator& group = *impl.group;
+  const std::lock_guard calling(group.calling());
+  if (way_of(impl, operation, fallback) == Way::backend)
+    return group.submit(std::move(operation), stream);
+  auto state = group.begin(stream);
+  enqueue(impl, std::move(operation), fallback, state, stream);
   return group.finish(std::move(state), stream);
 }
 
 // Starts one send or receive.
-Work message(Communicator::Impl& impl, Operation operation, int tag, Stream& stream) {
-  if (!impl.tags) return start(impl, std::move(operation), stream);
-  operation.timeout = impl.timeout;
+Work start_message(Communicator::Impl& impl, Operation operation, int tag, Stream& stream) {
   operation.tag = tag;
+  if (!impl.tags || Grouping::of(impl)) return start(impl, std::move(operation), stream);
+  operation.timeout = impl.timeout;
   const std::lock_guard calling(impl.tags->calling());
   return impl.tags->submit(std::move(operation), stream);
-}
-
-// Starts several sends and receives as one operation.
-Work messages(BackendCommunicator& group, std::vector<Operation> parts, Stream& stream) {
-  const std::lock_guard calling(group.calling());
-  auto state = group.begin(stream);
-  for (const Operation& part : parts) group.declare_use(part, stream);
-  if (!parts.empty()) group.submit(std::move(parts), state, stream);
-  return group.finish(std::move(state), stream);
 }
 
 // A collective with a view for each rank, as a group of messages.
@@ -110,7 +205,14 @@ class Lists {
     arguments_.list(dst.size(), "dst");
     for (const View& one : dst) receive(one, next_received_++);
   }
-  Work start(Stream& stream) { return messages(*impl_.group, std::move(parts_), stream); }
+  Work start(Stream& stream) {
+    BackendCommunicator& group = *impl_.group;
+    const std::lock_guard calling(group.calling());
+    auto state = group.begin(stream);
+    for (const Operation& part : parts_) group.declare_use(part, stream);
+    if (!parts_.empty()) group.submit(std::move(parts_), state, stream);
+    return group.finish(std::move(state), stream);
+  }
 
  private:
   void add(std::int32_t kind, ConstView src, View dst, int peer) {
@@ -286,41 +388,44 @@ Work Communicator::all_to_all_v(ConstView src, std::span<const std::uint64_t> se
 Work Communicator::send(ConstView src, int peer, Stream& stream, int tag) {
   const Arguments arguments(*impl_->group, "send");
   arguments.message(peer, tag, impl_->tags != nullptr, false);
-  if (!impl_->tags) arguments.own_messages(peer == rank() ? 1 : 0, 0);
+  if (!impl_->tags && !Grouping::of(*impl_)) arguments.own_messages(peer == rank() ? 1 : 0, 0);
   arguments.buffer(src, "src");
-  return message(*impl_, {ATOLL_SEND, src, {}, src.count, src.dtype, ReduceOp::sum, peer}, tag,
-                 stream);
+  return start_message(*impl_, {ATOLL_SEND, src, {}, src.count, src.dtype, ReduceOp::sum, peer},
+                       tag, stream);
 }
 
 Work Communicator::recv(View dst, int peer, Stream& stream, int tag) {
   const Arguments arguments(*impl_->group, "recv");
   arguments.message(peer, tag, impl_->tags != nullptr, true);
-  if (!impl_->tags) arguments.own_messages(0, peer == rank() ? 1 : 0);
+  if (!impl_->tags && !Grouping::of(*impl_)) arguments.own_messages(0, peer == rank() ? 1 : 0);
   arguments.buffer(dst, "dst");
-  return message(*impl_, {ATOLL_RECV, {}, dst, dst.count, dst.dtype, ReduceOp::sum, peer}, tag,
-                 stream);
+  return start_message(*impl_, {ATOLL_RECV, {}, dst, dst.count, dst.dtype, ReduceOp::sum, peer},
+                       tag, stream);
 }
 
 Work Communicator::barrier(Stream& stream) {
   return start(*impl_, {ATOLL_BARRIER, {}, {}, 0, DType::u8}, stream);
 }
 
-Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
-  const Arguments arguments(*impl_->group, "group");
-  std::vector<Operation> parts;
-  int own_sends = 0, own_receives = 0;
-  for (const auto& [kind, data, peer, tag] : operations) {
-    const bool sends = kind == SendRecv::Kind::send;
-    arguments.message(peer, tag, impl_->tags != nullptr, !sends);
-    arguments.buffer(data, "data");
-    if (peer == rank()) ++(sends ? own_sends : own_receives);
-    parts.push_back(
-        {sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype, ReduceOp::sum, peer});
-    parts.back().timeout = impl_->timeout;
-    parts.back().tag = tag;
+Work Communicator::group(const std::function<void()>& calls, Stream& stream) {
+  if (Grouping::of(*impl_)) {  // inside another group() of this communicator
+    calls();
+    return {};
   }
-  if (!impl_->tags) arguments.own_messages(own_sends, own_receives);
-  return messages(impl_->tags ? *impl_->tags : *impl_->group, std::move(parts), stream);
+  Grouping grouping(*impl_, stream);
+  calls();
+  return grouping.start();
+}
+
+Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
+  return group(
+      [&] {
+        for (const auto& [kind, data, peer, tag] : operations) {
+          static_cast<void>(kind == SendRecv::Kind::send ? send(data, peer, stream, tag)
+                                                         : recv(data, peer, stream, tag));
+        }
+      },
+      stream);
 }
 
 Work Communicator::all_to_all_v(std::span<const ConstView> src, std::span<const View> dst,

@@ -129,8 +129,8 @@ class Client final : public Store {
         : lost(ErrorCode::peer_lost, server == Server::rank_0
                                          ? "rank 0 (which serves the store) was lost"
                                          : "atoll-store was lost"),
-          unread(ErrorCode::timeout, std::string(name_of(server)) +
-                                         " did not read the whole of a message in time") {
+          unread(ErrorCode::timeout,
+                 std::string(name_of(server)) + " did not read the whole of a message in time") {
       newest_error = newest;
     }
   };

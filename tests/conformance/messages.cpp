@@ -5,6 +5,7 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -134,6 +135,38 @@ void lists(Rank& self, std::uint64_t unit) {
   expect(scattered, root, me, "scatter_v");
 }
 
+// Collectives and messages in one group, with a reduction that backends may lack between two others.
+void mixed(Rank& self, std::uint64_t count) {
+  const int next = (self.rank() + 1) % self.size();
+  const int previous = (self.rank() + self.size() - 1) % self.size();
+  Elements sum(DType::f32, count), rounded_sum(DType::bf16, count), out(DType::i32, count);
+  Elements in(DType::i32, count), all(DType::i32, count * unsigned_of(self.size()));
+  for (Elements* ones : {&sum, &rounded_sum}) ones->fill([](std::uint64_t) { return 1; });
+  fill(out, self.rank());
+  const auto reduce = [&](Elements& data) {
+    (void)self.comm.all_reduce(data.view(), data.view(), ReduceOp::sum, self.stream);
+  };
+  self.comm
+      .group(
+          [&] {
+            reduce(sum);
+            (void)self.comm.recv(in.view(), previous, self.stream);
+            (void)self.comm.all_gather(out.view(), all.view(), self.stream);
+            (void)self.comm.group([&] { reduce(rounded_sum); }, self.stream);
+            (void)self.comm.send(out.view(), next, self.stream);
+          },
+          self.stream)
+      .synchronize();
+  for (const Elements* data : {&sum, &rounded_sum}) {
+    const std::string wrong = data->difference([&](std::uint64_t) { return self.size(); });
+    self.report.expect(wrong.empty(), "mixed group, all_reduce: " + wrong);
+  }
+  self.report.expect(difference(in, previous).empty(), "mixed group, message");
+  const std::string wrong = all.difference(
+      [&](std::uint64_t i) { return token(DType::i32, static_cast<int>(i / count), i % count); });
+  self.report.expect(wrong.empty(), "mixed group, all_gather: " + wrong);
+}
+
 std::int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
@@ -157,7 +190,10 @@ void check_group(Rank& self) {
   all_pairs(self, 30011);
   lists(self, 1);
   lists(self, 30011);
-  self.comm.group({}, self.stream).synchronize();
+  for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{1009}, large_count})
+    mixed(self, count);
+  self.comm.group(std::span<const SendRecv>(), self.stream).synchronize();
+  self.comm.group([] {}, self.stream).synchronize();
 }
 
 // Returns true if all ranks run on one kernel, so that their clocks can be compared. Ranks in

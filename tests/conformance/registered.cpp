@@ -268,7 +268,8 @@ void check_allocation(Rank& self) {
   use(self, orphan);
   // Allocates on each rank alone; only rank 0 does it twice.
   if (self.rank() == 0)
-    self.report.expect(atoll::allocate_alone(self.comm.device(), 5000, {self.comm}).data(), "alone");
+    self.report.expect(atoll::allocate_alone(self.comm.device(), 5000, {self.comm}).data(),
+                       "alone");
   const Buffer own = atoll::allocate_alone(self.comm.device(), 300000, {self.comm});
   use(self, own);
 }
