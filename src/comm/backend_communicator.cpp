@@ -148,14 +148,21 @@ void BackendCommunicator::abort(std::string_view reason) {
 
 // Marks all groups as ended before the first backend aborts: a stream that fails then drops
 // operations of the other groups, and operation_dropped() must know that they have ended.
-void BackendCommunicator::end(const Error& why) {
+void BackendCommunicator::end(const Error& why, std::chrono::milliseconds patience) {
   if (!mark(why)) return;
   std::vector<std::shared_ptr<BackendCommunicator>> parts;
+  std::shared_ptr<FlightTrack> track;
   {
     const std::lock_guard lock(ending_);
     for (const auto& part : parts_) parts.push_back(part.lock());
+    if (is_open_) track = track_;
   }
   std::erase_if(parts, [&](const auto& part) { return !part || !part->mark(why); });
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (track && track->completed < track->enqueued &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   WorldInternals::store(world()).interrupt(memory_key(*this));
   WorldInternals::store(world()).interrupt(id_ + "/");  // gets of a backend that opens
   stop();

@@ -245,8 +245,9 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
     return operation.timeout.count() < 0 ? settings_.timeout : operation.timeout;
   }
   bool fails_job() const { return world().config().failure_scope != "communicator"; }
-  // Ends this group on this rank.
-  void end(const Error& why);
+  // Ends this group on this rank. Operations that have been called may complete within `patience`:
+  // the rank that leaves has sent its part of them.
+  void end(const Error& why, std::chrono::milliseconds patience = {});
   // The two parts of end(): mark() returns false after an earlier end(), and stop() aborts the
   // backend.
   bool mark(const Error& why);

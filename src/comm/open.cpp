@@ -17,6 +17,10 @@
 namespace atoll_v1::atoll {
 namespace {
 
+// Time for operations in flight to complete after a rank has left in order. The thread that reads
+// the store waits for them, so it is short.
+constexpr std::chrono::milliseconds leave_patience{200};
+
 void check_axis(const Axis& axis) {
   require(axis.world && !axis.ranks.empty(), "Communicator::open: the axis is empty");
   require(!WorldInternals::is_over(axis.hold),
@@ -82,7 +86,9 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
   });
   on_departure_ = world().on_departure([this](int rank, const Error& why) {
     if (std::ranges::find(axis_.ranks, rank) == axis_.ranks.end()) return;
-    end(make_error(why.code(), "communicator {}: {}", name_, why.what()));
+    const bool is_leave = why.code() == ErrorCode::aborted;  // by World::leave()
+    end(make_error(why.code(), "communicator {}: {}", name_, why.what()),
+        is_leave ? leave_patience : std::chrono::milliseconds(0));
   });
   plugin_ =
       parent ? parent->plugin_ : &choose_backend({axis_, id_, name_, device_, settings_.backend});

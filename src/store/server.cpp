@@ -369,7 +369,9 @@ void Server::go(Epoch& epoch, int rank, Peer::State state, bool told) {
   epoch.roster.set(rank, state);
   epoch.table.depart(rank);
   if (told && !epoch.failure) {
-    tell_all(epoch, Kind::departure, static_cast<std::uint64_t>(rank), ErrorCode::peer_lost,
+    const ErrorCode code =
+        state == Peer::State::departed ? ErrorCode::aborted : ErrorCode::peer_lost;
+    tell_all(epoch, Kind::departure, static_cast<std::uint64_t>(rank), code,
              shared(fmt::format("{} {}", epoch.roster.named(rank), epoch.roster[rank].went())));
   }
   if (a_rank_waits() && !newest().roster.any(Peer::State::present)) begin_epoch();

@@ -147,7 +147,7 @@ TEST_CASE("a stream of another kind of device is refused before anything is enqu
     };
     for (const std::string& error :
          {add_up(wrong), error_of([&] { shard.barrier(wrong).synchronize(); }),
-          error_of([&] { shard.group({}, wrong).synchronize(); })}) {
+          error_of([&] { shard.group([] {}, wrong).synchronize(); })}) {
       CHECK(has(error, {"the stream clock is not a stream of the communicator's device CPU",
                         "take streams from Communicator::device()"}));
     }
