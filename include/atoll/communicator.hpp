@@ -44,7 +44,7 @@ class ATOLL_API Work {
   // that a waiting thread holds. What it throws is logged.
   void then(std::function<void(const std::optional<Error>& error)> callback) const;
   // Performs a collective of a single rank: copies src to dst on `stream`, unless src and dst are
-  // the same memory.
+  // the same memory. On a GPU, then() of the result waits until the copy is complete.
   static Work local_copy(ConstView src, View dst, Stream& stream);
 
   struct ATOLL_LOCAL State;  // this struct is defined in src/comm/operation.hpp
@@ -165,7 +165,9 @@ struct CommunicatorOptions {
 // order, at least for the first operation of each, because NCCL connects ranks at the first
 // operation and waits for the other ranks.
 //
-// Types: operations that only move data accept every dtype. Reductions of f8e4m3 and f8e5m2 throw
+// Types: operations that only move data accept every dtype. Pass a complex number as two elements of
+// its real type: sums and averages are then those of complex numbers, unlike products.
+// Sums of truth values (bool) are "or", products are "and"; averages do not exist. Reductions of f8e4m3 and f8e5m2 throw
 // Error(unsupported). Sums and products of integers wrap around.
 //
 // Sums: bf16 and f16 accumulate in f32 and are rounded once, or once per level when a backend adds
