@@ -73,9 +73,10 @@ struct Reduction {
   constexpr Reduction(ReduceOp op_) : op(op_) {}  // NOLINT(google-explicit-constructor)
   constexpr Reduction(ReduceOp op_, double factor_) : op(op_), factor(factor_), has_factor(true) {}
   // The same reduction by the backend's own arithmetic, if it has one. NCCL then reduces bf16 and
-  // f16 itself and rounds the partial result at every rank, and divides before it adds for averages;
-  // otherwise the library exchanges the data and sums in f32. Faster where links are slow; the error
-  // grows with the number of ranks. Has no effect in deterministic mode. All ranks must agree.
+  // f16 itself and rounds the partial result at every rank, and divides before it adds for
+  // averages; otherwise the library exchanges the data and sums in f32. Faster where links are
+  // slow; the error grows with the number of ranks. Has no effect in deterministic mode. All ranks
+  // must agree.
   constexpr Reduction natively() const {
     Reduction result = *this;
     result.native = true;
@@ -165,10 +166,10 @@ struct CommunicatorOptions {
 // order, at least for the first operation of each, because NCCL connects ranks at the first
 // operation and waits for the other ranks.
 //
-// Types: operations that only move data accept every dtype. Pass a complex number as two elements of
-// its real type: sums and averages are then those of complex numbers, unlike products.
-// Sums of truth values (bool) are "or", products are "and"; averages do not exist. Reductions of f8e4m3 and f8e5m2 throw
-// Error(unsupported). Sums and products of integers wrap around.
+// Types: operations that only move data accept every dtype. Reductions of f8e4m3 and f8e5m2 throw
+// Error(unsupported). Sums and products of integers wrap around. A sum of truth values (bool) is
+// "or", a product "and"; averages of them do not exist. Pass a complex number as two elements of
+// its real type: sums and averages are then those of complex numbers, but products are not.
 //
 // Sums: bf16 and f16 accumulate in f32 and are rounded once, or once per level when a backend adds
 // inside each host before it sends. A backend that can order its sums chooses an algorithm by size
@@ -265,8 +266,8 @@ class ATOLL_API Communicator {
   [[nodiscard]] Work all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts,
                                   View dst, std::span<const std::uint64_t> recv_counts,
                                   Stream& stream);
-  // The same with a view for each rank, anywhere in memory: rank r receives src[r] of this rank, and
-  // dst[r] is filled by rank r; on gather_v's root dst[r] is what rank r passes as src, and
+  // The same with a view for each rank, anywhere in memory: rank r receives src[r] of this rank,
+  // and dst[r] is filled by rank r; on gather_v's root dst[r] is what rank r passes as src, and
   // scatter_v's root passes src[r] for rank r. Ranks other than the root pass no list. Views may
   // differ in count and dtype, if both sides agree; the views of one rank must not overlap. The
   // library builds them from messages.
@@ -280,12 +281,12 @@ class ATOLL_API Communicator {
   // its next call. Ranks that send to each other, and a rank that sends to itself, use group().
   //
   // With CommunicatorOptions::tags, a receive takes the earliest message that comes from `peer`, or
-  // from any rank if `peer` is any_source, and has this tag, or any if `tag` is any_tag. Messages with
-  // the same source and tag keep their order. Messages are independent of collectives, and those on
-  // different streams do not wait for each other. A message that no receive has asked for yet is
-  // kept in the receiver's memory, up to 256 MiB in all; so sends complete in any order as soon as
-  // the receiver is in a send or recv of this communicator. Ranks may send to each other, and to
-  // themselves, before they receive. Tags are numbers from 0.
+  // from any rank if `peer` is any_source, and has this tag, or any if `tag` is any_tag. Messages
+  // with the same source and tag keep their order. Messages are independent of collectives, and
+  // those on different streams do not wait for each other. A message that no receive has asked for
+  // yet is kept in the receiver's memory, up to 256 MiB in all; so sends complete in any order as
+  // soon as the receiver is in a send or recv of this communicator. Ranks may send to each other,
+  // and to themselves, before they receive. Tags are numbers from 0.
   static constexpr int any_source = -1, any_tag = -1;
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream, int tag = 0);
   [[nodiscard]] Work recv(View dst, int peer, Stream& stream, int tag = 0);
@@ -391,12 +392,12 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
 }
 
 // Allocates memory on this rank alone, for allocators that grow when one rank needs more: no other
-// rank takes part or learns of it. The backend's allocator provides the memory, and it is registered
-// with the networks of each communicator if its backend can register memory of one rank (nccl, by
-// ncclCommRegister; NCCL then wants registered memory on all ranks of a call, or on none). Other
-// ranks of the host do not map it. Destroying the Buffer waits until earlier operations of the
-// communicators are complete. Errors are thrown on this rank only, and nothing fails:
-// Error(out_of_memory), Error(invalid_argument) for a communicator that is named twice.
+// rank takes part or learns of it. The backend's allocator provides the memory, and it is
+// registered with the networks of each communicator if its backend can register memory of one rank
+// (nccl, by ncclCommRegister; NCCL then wants registered memory on all ranks of a call, or on
+// none). Other ranks of the host do not map it. Destroying the Buffer waits until earlier
+// operations of the communicators are complete. Errors are thrown on this rank only, and nothing
+// fails: Error(out_of_memory), Error(invalid_argument) for a communicator that is named twice.
 ATOLL_API Buffer
 allocate_alone(const Device& device, std::size_t bytes,
                std::span<const std::reference_wrapper<Communicator>> communicators);

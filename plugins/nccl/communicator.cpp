@@ -160,9 +160,8 @@ std::int32_t NcclCommunicator::probe(const atoll_group& world) {
 
 // Returns 2 for reductions of bf16 and f16, because NCCL's rings round a partial result at every
 // rank, and for averages of floating types, because NCCL divides before it adds. Returns 0 for
-// 16-bit integers and operators of bits, which NCCL lacks,
-// and for all_to_all_v and gather_v,
-// which this backend would also have to build from messages.
+// 16-bit integers and operators of bits, which NCCL lacks, and for all_to_all_v and gather_v, which
+// this backend would also have to build from messages.
 std::int32_t NcclCommunicator::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                           std::int32_t memory) {
   if (memory != ATOLL_MEMORY_CUDA || !is_known(kind, dtype, op)) return 0;

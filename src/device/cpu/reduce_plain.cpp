@@ -1,5 +1,6 @@
-// Reduces several arrays with plain loops: products, operators of bits, and the integer types that are seldom reduced.
-// Vector code for them as in reduce.cpp would double the compile time of that file.
+// Reduces several arrays with plain loops: products, operators of bits, and the integer types that
+// are seldom reduced. Vector code for them as in reduce.cpp would double the compile time of that
+// file.
 //
 // Each piece of 1,024 elements is combined in scratch memory, one array of accumulators per level
 // of the adjacent-pair tree, and then written to every dst.
