@@ -104,6 +104,7 @@ void BackendCommunicator::opened() {
                                      .backend = plugin_->name,
                                      .rank = axis_.index,
                                      .ranks = axis_.ranks});
+  track_->completes_in_parallel = use_ == Use::tags;
   shape_.levels = levels_of(hosts_of(axis_), shape_.block);
   if (device_.kind() == DeviceKind::cuda) {
     watchdog_ = std::make_unique<LaunchWatchdog>(*this, flight_->recorder(), *track_);

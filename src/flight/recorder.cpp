@@ -107,8 +107,14 @@ void FlightRecorder::finished(std::uint64_t first, std::size_t n, FlightState st
 void FlightRecorder::completed(FlightTrack& track, std::uint64_t number, std::size_t n,
                                std::uint64_t collectives) noexcept {
   finished(number, n, FlightState::completed);
-  track.completed.fetch_add(n, memory_order_relaxed);
-  track.collectives_completed.fetch_add(collectives, memory_order_relaxed);
+  if (track.completes_in_parallel) {
+    track.completed.fetch_add(n, memory_order_relaxed);
+    track.collectives_completed.fetch_add(collectives, memory_order_relaxed);
+    return;
+  }
+  track.completed.store(track.completed.load(memory_order_relaxed) + n, memory_order_relaxed);
+  track.collectives_completed.store(
+      track.collectives_completed.load(memory_order_relaxed) + collectives, memory_order_relaxed);
 }
 
 void FlightRecorder::failed(std::uint64_t number, std::size_t n, std::string_view error) {
