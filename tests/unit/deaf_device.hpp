@@ -28,7 +28,10 @@ struct Waits {
 class DeafStream final : public atoll::StreamBackend {
  public:
   DeafStream(std::unique_ptr<atoll::StreamBackend> inner, std::string name, Waits& waits)
-      : inner_(std::move(inner)), name_(std::move(name)), waits_(waits) {}
+      : StreamBackend(inner->checks_lifetimes()),
+        inner_(std::move(inner)),
+        name_(std::move(name)),
+        waits_(waits) {}
   void enqueue(std::function<void()> work) override { after_waits().enqueue(std::move(work)); }
   void copy(void* dst, const void* src, std::size_t bytes) override {
     after_waits().copy(dst, src, bytes);
