@@ -17,7 +17,7 @@ struct JsonLimits {
   std::uint64_t first_byte = 0;     // byte offset of the text in its file, for errors
 };
 
-// Receives a member of the outermost object, which is then forgotten.
+// Receives one member of the outermost object. The parser does not keep that member.
 using JsonMember = std::function<void(const std::string& key, const nlohmann::json& value)>;
 
 // Returns the value, without the members that `member` receives. Throws Error(bad_data), which

@@ -53,8 +53,8 @@ struct ServerOptions {
   // After this time, and then whenever the wait has doubled, the store logs which ranks are absent.
   std::chrono::milliseconds first_reminder{10'000};
   std::chrono::seconds cut_timeout{10};
-  // A rank of a job that goes on after a loss is lost if its process gives no sign of life for this
-  // time; 0: it is never lost by silence.
+  // If the job goes on after a loss, a rank counts as lost when its process has sent nothing for
+  // this time. 0: silence alone never makes a rank lost.
   std::chrono::milliseconds heartbeat{10'000};
   bool loss_fails_job =
       true;  // false: the store informs the other ranks of a loss, and the job goes on

@@ -97,7 +97,8 @@ struct World::Impl {
   // them, because the function that makes such an object may call this World.
   std::vector<std::pair<std::string, std::shared_ptr<void>>> companions;
   std::mutex making;  // guards `companions`
-  // Copied by WorldInternals::hold(); becomes true when the World is destroyed.
+  // Objects that need this World keep a copy, which WorldInternals::hold() returns. The number of
+  // copies shows whether such objects exist. The value becomes true when the World is destroyed.
   std::shared_ptr<std::atomic<bool>> holds = std::make_shared<std::atomic<bool>>(false);
 };
 

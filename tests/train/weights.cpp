@@ -203,7 +203,8 @@ TEST_CASE("an adapter is no model, and beside a model it is not applied") {
   folder.write("lora/adapter_config.json", "[]");
   check_refused(1, options, {"--model " + place + ": a LoRA adapter, not"});
 
-  // With the base's weights in the folder, --model reads the base alone, whatever its file's name.
+  // If the folder of an adapter also has the weights of the base model, --model reads these and
+  // ignores the adapter, whatever the name of the weights file.
   const auto base = write_weights(still(folder), 3, folder.path() / "lora" / "weights.safetensors");
   const bool same = run_job(2, options).front().weights == base;
   CHECK(same);

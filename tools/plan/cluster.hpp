@@ -25,7 +25,7 @@ struct ClusterText {
   // the GPU's usual board.
   double links_gbyte_s = 0;
   std::string inter{};  // NICs of a host: "8x400G", "8xNDR", "TCP 100G"; "": 8x400G
-  std::string inter_source = "--inter";  // the flag that gave them
+  std::string inter_source = "--inter";  // the flag that `inter` came from
   double busbw = 0;  // GB/s that a host really reaches at most; 0: no limit beside the model
 };
 

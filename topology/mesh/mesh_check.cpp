@@ -22,7 +22,7 @@ constexpr std::size_t most_parts = 4;
 
 // The near groups (islands or hosts) and the hosts of ranks that communicate as one group.
 struct Parts {
-  std::map<int, int> members;  // number of ranks in each near group
+  std::map<int, int> members;  // number of ranks in each near group, by the number of the group
   std::set<int> hosts;
 };
 

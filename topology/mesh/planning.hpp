@@ -95,7 +95,7 @@ class StepModel {
   // Rates in GB/s of each rank: inside each near group, and over PCIe and the network of each host.
   // A rate that no source provides is assumed.
   std::vector<GroupRate> intra_, pcie_, network_;
-  std::vector<Part> parts_;  // one part for each wide group; used only by rate()
+  std::vector<Part> parts_;  // one for each island or host, the larger of both; for rate()
 };
 
 // --- memory.cpp ---

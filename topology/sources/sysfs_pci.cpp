@@ -149,8 +149,8 @@ class PciReader {
     return bridges_[bridge] = settings_of(pci_folder(sysfs_, bridge)).acs_redirects;
   }
 
-  // Records the redirecting bridges above a device. A device directly below the root complex has
-  // none.
+  // Records the bridges above a device whose ACS settings redirect traffic between devices to the
+  // root complex. Above a device directly below the root complex there is no bridge.
   void describe_bridges(const std::vector<std::string>& way, Facts& facts) {
     if (way.size() < 3) return;
     std::vector<std::string> redirecting;

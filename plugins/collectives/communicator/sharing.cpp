@@ -136,7 +136,8 @@ void report(const atoll_core& core, const GroupStore& store, const std::string& 
 
 std::string verdict_key(int number) { return fmt::format("inbox/verdict/{}", number); }
 
-// Rank 0 reads of each host whether its ranks share memory. Returns the hosts whose ranks do not.
+// Rank 0 reads in the store, for each host, whether its ranks share memory, and publishes the hosts
+// whose ranks do not. Every rank returns these hosts.
 std::set<int> agree(const Layout& layout, const Team& team, const GroupStore& store) {
   constexpr auto key = "inbox/split";
   if (team.rank == 0) {

@@ -95,7 +95,7 @@ TEST_CASE("an operation ends after the timeout of its communicator") {
 
 TEST_CASE("abort() on another rank, before this rank has opened the communicator") {
   World world = atoll_test::single_rank();
-  const auto other = open(world, {.name = "other"});  // from here on the World answers questions
+  const auto other = open(world, {.name = "other"});  // the World is told of failures from here on
   std::ostringstream id;
   id << "comm/own/" << std::hex << std::setw(16) << std::setfill('0') << atoll::fnv1a("0") << "/0";
   const atoll::Error why(atoll::ErrorCode::aborted,

@@ -180,8 +180,8 @@ std::unique_ptr<const Tokenizer> tokenizer_for(const std::string& what, const st
     return ids;
   }
   require(!is_json,
-          "--tokenizer {}: only atoll-data reads it, and these data are not converted: use "
-          "--tokenizer bytes, or the path of a SentencePiece model",
+          "--tokenizer {}: only atoll-data reads such a tokenizer, and it does not convert this "
+          "kind of data: use --tokenizer bytes, or the path of a SentencePiece model",
           what);
   for (const SourceSpec& source : sources) {
     require(source.kind != SourceKind::raw_ids,

@@ -242,8 +242,8 @@ class HostLines {
           "every NIC seems to be at distance PHB");
   }
 
-  // Adds what NCCL needs beyond its defaults on some networks (the link layer of a NIC) and at some
-  // providers. Each text names its source.
+  // Adds what NCCL needs beyond its defaults on some networks, which the link layer of a NIC shows,
+  // and at some cloud providers. Each text names its source.
   void add_network_advice() {
     constexpr std::array<std::pair<std::string_view, std::string_view>, 7> needs{
         {{"efa",
@@ -339,7 +339,7 @@ std::string to_nccl_env(const Inspection& inspection) {
     return fmt::format(
         "# {}; a file does not say in which cloud its machine is: if --cluster list shows the "
         "machine, use --cluster NAME\n",
-        shows_links ? "no settings: nothing found in what was read needs any"
+        shows_links ? "no settings: as far as the files show, this hardware needs none"
                     : "not known: the links of the GPUs are not known");
   return for_all + for_some;
 }
