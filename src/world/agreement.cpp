@@ -140,8 +140,8 @@ std::string first_difference(const Shown& shown, const Declarations& mine) {
   if (left.subject == right.subject)
     return fmt::format("{}: {} on rank {}, {} on rank {}", left.subject, left.value, first,
                        right.value, shown.rank());
-  return fmt::format("the next value to compare: {} on rank {}, {} on rank {}", left.subject, first,
-                     right.subject, shown.rank());
+  return fmt::format("rank {} compares {}, but rank {} compares {}", first, left.subject,
+                     shown.rank(), right.subject);
 }
 
 }  // namespace

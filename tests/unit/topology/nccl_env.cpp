@@ -12,7 +12,7 @@ namespace {
 std::string env_of(const Topology& topology) { return to_nccl_env(atoll::inspect(topology)); }
 
 constexpr auto nothing =
-    "# no settings: nothing found in what was read needs any; a file does not say in which cloud "
+    "# no settings: as far as the files show, this hardware needs none; a file does not say in which cloud "
     "its "
     "machine is: if --cluster list shows the machine, use --cluster NAME\n";
 
