@@ -132,7 +132,8 @@ class ATOLL_API World {
   // ATOLL_TOKEN, until ranks of the job regroup. Waits without a time limit once it has reached the
   // store. The process can be started long before it is needed. Throws the errors of regroup(), and
   // Error(mismatch) if Config::timeout or Config::check differs from that of the ranks. If the
-  // ranks set ATOLL_LOCAL_RANK, this process must set one that no rank of its host uses.
+  // ranks set ATOLL_LOCAL_RANK, this process must set one that no rank of its host uses, or else it
+  // gets Error(mismatch) as well, and the ranks go on.
   static World enter(const Regroup& wish, Config config = Config::from_env());
   static World enter() { return enter(Regroup()); }
 

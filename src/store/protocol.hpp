@@ -21,7 +21,7 @@ namespace atoll_v1::atoll::store {
 constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL" in little endian, which identifies a greeting
 // Version of the protocol. Greetings and proofs keep their format in all versions from 3 on, so
 // that processes of two versions prove themselves to each other before they name the difference.
-constexpr std::uint32_t version = 6;
+constexpr std::uint32_t version = 7;
 constexpr std::uint32_t first_version_with_proofs = 3;
 
 constexpr std::size_t header_bytes = 16;

@@ -34,6 +34,7 @@ std::string encode(const Candidacy& candidacy) {
       .text(candidacy.host)
       .number(static_cast<std::uint32_t>(candidacy.pid))
       .text(candidacy.settings)
+      .text(candidacy.place)
       .text(candidacy.tag)
       .number(candidacy.needed)
       .number(candidacy.min_ranks)
@@ -50,6 +51,7 @@ Candidacy decode_candidacy(std::string_view body) {
   result.host = in.text(max_host_bytes);
   result.pid = static_cast<int>(in.number());
   result.settings = in.text(max_key_bytes);
+  result.place = in.text(max_key_bytes);
   result.tag = in.text(max_key_bytes);
   result.needed = in.number();
   result.min_ranks = in.number();

@@ -146,7 +146,7 @@ class Server {
   std::string why_not(const Candidacy& wish) const;
   void withdraw(const Connection& connection);
   bool a_rank_waits() const;
-  void refuse_other_settings();
+  void refuse_misfits();
   void begin_epoch();
   void seat(const std::vector<Candidate>& chosen);
   void turn_away(ErrorCode code, const std::string& why, bool ends = false);

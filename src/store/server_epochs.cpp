@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,25 +84,37 @@ bool Server::a_rank_waits() const {
                              [](const Candidate& candidate) { return !candidate.wish.is_new(); });
 }
 
-// Refuses new processes with other settings: otherwise the new epoch would fail on all ranks.
-void Server::refuse_other_settings() {
+// Refuses new processes with which the new epoch would fail on all ranks: those with other settings,
+// or with the local rank of another process on their host.
+void Server::refuse_misfits() {
   const auto rank = std::ranges::find_if(
       candidates_, [](const Candidate& candidate) { return !candidate.wish.is_new(); });
   if (rank == candidates_.end()) return;
   const std::string settings = rank->wish.settings;
+  std::set<std::string, std::less<>> places;
+  for (const Candidate& candidate : candidates_)
+    if (!candidate.wish.is_new()) places.insert(candidate.wish.place);
   std::erase_if(candidates_, [&](const Candidate& candidate) {
-    if (!candidate.wish.is_new() || candidate.wish.settings == settings) return false;
-    candidate.connection->send(
-        Kind::refusal, candidate.request, ErrorCode::mismatch,
-        shared(fmt::format("{}: its settings ({}) differ from those of the ranks ({})",
-                           named(candidate.wish), candidate.wish.settings, settings)));
+    const Candidacy& wish = candidate.wish;
+    if (!wish.is_new()) return false;
+    std::string why;
+    if (wish.settings != settings) {
+      why = fmt::format("its settings ({}) differ from those of the ranks ({})", wish.settings,
+                        settings);
+    } else if (!wish.place.empty() && !places.insert(wish.place).second) {
+      why = fmt::format("another process is at its place ({}): set another ATOLL_LOCAL_RANK",
+                        wish.place);
+    }
+    if (why.empty()) return false;
+    candidate.connection->send(Kind::refusal, candidate.request, ErrorCode::mismatch,
+                               shared(fmt::format("{}: {}", named(wish), why)));
     return true;
   });
 }
 
 void Server::begin_epoch() {
   epoch_deadline_.reset();
-  refuse_other_settings();
+  refuse_misfits();
   std::vector<Candidacy> wishes;
   std::uint32_t fewest = 1;
   for (const Candidate& candidate : candidates_) {

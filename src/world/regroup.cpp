@@ -8,6 +8,7 @@
 #include "core/log.hpp"
 #include "store/protocol.hpp"
 #include "world/endpoint.hpp"
+#include "world/introduction.hpp"
 #include "world/world_impl.hpp"
 
 namespace atoll_v1::atoll {
@@ -28,8 +29,12 @@ store::Candidacy candidacy_of(const World::Regroup& wish, const Config& config,
           "communicator",
           call, config.failure_scope);
   store::Candidacy result;
+  const bool has_place = config.local_rank >= 0;
   result.settings =
-      fmt::format("ATOLL_TIMEOUT={}, ATOLL_CHECK=\"{}\"", config.timeout.count(), config.check);
+      fmt::format("ATOLL_TIMEOUT={}, ATOLL_CHECK=\"{}\", ATOLL_LOCAL_RANK {}",
+                  config.timeout.count(), config.check, has_place ? "set" : "not set");
+  if (has_place)
+    result.place = fmt::format("host {}, local rank {}", own_host_id(config), config.local_rank);
   result.host = net::host_name();
   result.pid = static_cast<int>(::getpid());
   result.tag = wish.tag;
@@ -90,6 +95,8 @@ World World::regroup(World& old, const Regroup& wish) {
 World World::enter(const Regroup& wish, Config config) {
   log::set_level(log::level_from_name(config.log));
   store::Candidacy candidacy = candidacy_of(wish, config, "enter");
+  // Finds a wrong interface now: in the next epoch it would be the error of all ranks.
+  if (!config.interface.empty()) static_cast<void>(net::rail_addresses(config.interface));
   Impl before(std::move(config), "explicit", 0, 1);
   before.endpoint = launch::configured_endpoint(before.config);
   require(

@@ -63,12 +63,13 @@ class RankProcess {
  public:
   RankProcess(const atoll_test::ReservedPort& port, int rank, int size,
               const std::function<void(World&, int out)>& body,
-              std::chrono::seconds heartbeat = 10s)
+              std::chrono::seconds heartbeat = 10s, bool has_local_rank = false)
       : child_([&](int out) {
           atoll::Config config = config_of(port);
           config.heartbeat = heartbeat;
           config.rank = rank;
           config.size = size;
+          if (has_local_rank) config.local_rank = rank;
           auto world = World::from_env(config);
           body(world, out);
         }) {}
@@ -303,7 +304,7 @@ TEST_CASE("processes: a rank that is killed while it waits for the next epoch is
   CHECK(two.child().line() == "1 of 2: 2");
 }
 
-TEST_CASE("processes: a new process with other settings is refused, and the ranks go on") {
+TEST_CASE("processes: a new process that does not fit is refused, and the ranks go on") {
   const atoll_test::ReservedPort port;
   const auto body = [&](World& first, int out) {
     first.barrier();
@@ -312,14 +313,22 @@ TEST_CASE("processes: a new process with other settings is refused, and the rank
     auto next = World::regroup(first);
     ::dprintf(out, "%d of %d: %g\n", next.rank(), next.size(), sum_of_ones(next));
   };
-  RankProcess zero(port, 0, 2, body), one(port, 1, 2, body);
+  RankProcess zero(port, 0, 2, body, 10s, true), one(port, 1, 2, body, 10s, true);
   for (RankProcess* rank : {&zero, &one}) CHECK(rank->child().line() == "ready");
-  ChildProcess other([&](int out) {
-    atoll::Config config = RankProcess::config_of(port);
-    config.timeout = 7s;
-    ::dprintf(out, "%s\n", error_of([&] { World::enter({}, config); }).c_str());
-  });
-  CHECK(has(other.line(), {"mismatch", "ATOLL_TIMEOUT=7", "ATOLL_TIMEOUT=20"}));
+  const auto enters = [&](const std::function<void(atoll::Config&)>& change) {
+    return [&port, change](int out) {
+      atoll::Config config = RankProcess::config_of(port);
+      config.local_rank = 2;
+      change(config);
+      ::dprintf(out, "%s\n", error_of([&] { World::enter({}, config); }).c_str());
+    };
+  };
+  ChildProcess slow(enters([](atoll::Config& config) { config.timeout = 7s; }));
+  ChildProcess second(enters([](atoll::Config& config) { config.local_rank = 1; }));
+  ChildProcess apart(enters([](atoll::Config& config) { config.interface = "nosuch0"; }));
+  CHECK(has(apart.line(), "nosuch0"));
+  CHECK(has(slow.line(), {"mismatch", "ATOLL_TIMEOUT=7", "ATOLL_TIMEOUT=20"}));
+  CHECK(has(second.line(), {"mismatch", "local rank 1", "ATOLL_LOCAL_RANK"}));
   CHECK(zero.child().line() == "0 of 2: 2");
   CHECK(one.child().line() == "1 of 2: 2");
 }
