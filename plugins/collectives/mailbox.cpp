@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto longest_sleep = 5ms;
+constexpr auto longest_rest = 5ms;
 
 bool is_receive(const atoll_operation& operation) { return operation.kind == ATOLL_RECV; }
 
@@ -79,7 +79,7 @@ void Mailbox::run(Lock& lock, std::span<Post> posts) {
   while (!std::ranges::all_of(posts, &Post::is_complete)) {
     check(posts, deadline);
     if (is_driven_) {
-      changed_.wait_for(lock, longest_sleep);
+      changed_.wait_for(lock, longest_rest);
       continue;
     }
     // Returns the role of the driver, also after an exception.
@@ -294,7 +294,7 @@ void Mailbox::sleep(Lock& lock, Clock::time_point deadline) {
     if (!peer(rank).lost) of_route.push_back({rank, Direction::recv});
     if (!peer(rank).sends.empty()) of_route.push_back({rank, Direction::send});
   }
-  std::chrono::nanoseconds limit = longest_sleep;
+  std::chrono::nanoseconds limit = longest_rest;
   if (deadline != Clock::time_point::max()) {
     limit = std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), 0ns, limit);
   }

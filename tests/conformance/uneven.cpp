@@ -225,6 +225,7 @@ void check_all_to_all_v(Rank& self) {
 void check_reduce_scatter_v(Rank& self) {
   for (const DType dtype : reducible_dtypes) {
     for (const ReduceOp op : all_ops) {
+      if (!exists(op, dtype)) continue;
       for (const std::uint64_t count : some_counts(dtype, op)) {
         for (const auto& counts : uneven_counts(self.size(), count)) {
           reduce_uneven(self, dtype, op, counts);
