@@ -110,6 +110,7 @@ int run_rank(int rank, int size, const std::string& address, const std::string& 
   config.failure_scope = "communicator";
   config.log = std::getenv("ATOLL_LOG") ? std::getenv("ATOLL_LOG") : "error";
   config.timeout = 2s;
+  config.rendezvous_timeout = 5s;
   auto world = std::make_unique<atoll::World>(atoll::World::from_env(config));
   for (;;) {
     try {
