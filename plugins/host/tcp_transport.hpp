@@ -22,7 +22,7 @@ namespace atoll_host_backend {
 class TcpTransport final : public atoll_collectives::Transport {
  public:
   using Clock = std::chrono::steady_clock;
-  // What the other ranks read in the store about a rank.
+  // The facts about a rank that the other ranks find in the store.
   struct Contact {
     std::vector<std::uint16_t> ports;  // listening ports, one per rail; empty while unknown
     bool is_closed = false;            // true if the rank has closed the communicator

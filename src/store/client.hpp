@@ -20,9 +20,9 @@
 
 namespace atoll_v1::atoll::store {
 
-// What a process uses to enter a job. It proves to the store that it knows `token`. Then it sends
-// `candidacy` if it has one, to get a rank in the next epoch, or else `join`, which states its rank
-// in the first epoch.
+// The data with which a process enters a job. The process first proves to the store that it knows
+// `token`. Then it sends one message: `candidacy` asks for a rank in the next epoch; without it,
+// `join` states the rank that the process has in the first epoch.
 struct Application {
   std::string token;
   Join join{};

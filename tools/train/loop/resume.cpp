@@ -129,8 +129,8 @@ std::int64_t steps_done(const json& saved, const fs::path& folder) {
        folder.string());
 }
 
-// `extra` holds the settings that a checkpoint records, each as a string of JSON. Returns them
-// parsed, by name. A string that is not valid JSON becomes null, and an entry that is not a string
+// `extra` holds what a checkpoint records about its run, such as settings and the number of steps,
+// each value as a string of JSON. Returns the values parsed, by name. A string that is not valid JSON becomes null, and an entry that is not a string
 // is left out.
 json parsed_texts(const json& extra) {
   json values = json::object();
