@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -145,6 +146,11 @@ struct CommunicatorOptions {
   std::optional<int> deterministic{};                  // 0 or 1, as in Config::deterministic
   std::optional<std::string> algorithm{};              // as in Config::algorithm
   std::optional<ComputeUnits> compute_units{};         // without a parent the default is `any`
+  // A stop that any thread requests while this rank is in open() ends the call on all ranks with
+  // Error(aborted), also on those that make it later; where the communicator is open already, its
+  // next operation throws the error. The backend mpi notices a stop only when all ranks have called
+  // open().
+  std::stop_token stop{};
   // If true, send() and recv() have tags, and any source may be received from. They then use
   // connections of their own. The backends host and verbs support it; others throw
   // Error(unsupported).
@@ -394,8 +400,8 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
 // Allocates memory on this rank alone, for allocators that grow when one rank needs more: no other
 // rank takes part or learns of it. The backend's allocator provides the memory, and it is
 // registered with the networks of each communicator if its backend can register memory of one rank
-// (nccl, by ncclCommRegister; NCCL then wants registered memory on all ranks of a call, or on
-// none). Other ranks of the host do not map it. Destroying the Buffer waits until earlier
+// (verbs; nccl by ncclCommRegister, after which NCCL wants registered memory on all ranks of a call
+// or on none). Other ranks of the host do not map it. Destroying the Buffer waits until earlier
 // operations of the communicators are complete. Errors are thrown on this rank only, and nothing
 // fails: Error(out_of_memory), Error(invalid_argument) for a communicator that is named twice.
 ATOLL_API Buffer

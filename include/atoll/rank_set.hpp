@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,10 @@ class ATOLL_API RankSet {
   // those of World::exchange(). A rank that has timed out may call it again with the same key.
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                     std::optional<std::chrono::milliseconds> timeout = {}) const;
+  // The same, until a stop is requested: see agree().
+  std::vector<std::string> exchange(std::string_view key, std::string_view mine,
+                                    std::optional<std::chrono::milliseconds> timeout,
+                                    const std::stop_token& stop, std::string_view why) const;
   const WorldLink& link() const noexcept { return *world_; }  // for the library itself
 
  private:
@@ -66,8 +71,12 @@ struct Declaration {
 // Each rank sends a short digest of its list. Only if the digests differ, two ranks send digests of
 // parts of their lists until the first difference is found, and then its entry. Lists and texts may
 // have any size; a text above 64 KiB is cut in the error.
+//
+// If a stop is requested on one rank before all ranks have called agree(), every rank throws
+// Error(aborted) that names `call` and that rank, also those that call it later.
 ATOLL_API void agree(const RankSet& group, std::string_view call,
                      const std::function<std::vector<Declaration>()>& declare,
-                     std::optional<std::chrono::milliseconds> timeout = {});
+                     std::optional<std::chrono::milliseconds> timeout = {},
+                     const std::stop_token& stop = {});
 
 }  // namespace atoll_v1::atoll

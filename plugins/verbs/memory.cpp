@@ -47,14 +47,14 @@ Registered::Registered(const Hcas& hcas, std::span<std::byte> memory, Ordering o
 
 std::shared_ptr<const Registered> register_range(const Hcas& hcas, std::span<std::byte> memory,
                                                  Ordering ordering) {
-  using Key = std::tuple<const std::byte*, std::size_t, std::vector<const Hca*>>;
+  using Key = std::tuple<const std::byte*, std::size_t, Ordering, std::vector<const Hca*>>;
   static std::mutex mutex;
   static std::map<Key, std::weak_ptr<const Registered>> registered;
   std::vector<const Hca*> adapters;
   for (const auto& hca : hcas) adapters.push_back(hca.get());
   const std::lock_guard lock(mutex);
   std::erase_if(registered, [](const auto& entry) { return entry.second.expired(); });
-  auto& known = registered[{memory.data(), memory.size(), adapters}];
+  auto& known = registered[{memory.data(), memory.size(), ordering, adapters}];
   auto result = known.lock();
   if (!result) {
     result = std::make_shared<const Registered>(hcas, memory, ordering);

@@ -115,7 +115,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
                                                    const BackendCommunicator* parent = nullptr,
                                                    Use use = Use::all);
   // Callers must use open() instead.
-  BackendCommunicator(const Axis& axis, CommunicatorOptions options, Use use);
+  BackendCommunicator(const Axis& axis, CommunicatorOptions options, Use use, std::string id);
   ~BackendCommunicator();
   BackendCommunicator(const BackendCommunicator&) = delete;
   BackendCommunicator& operator=(const BackendCommunicator&) = delete;
@@ -282,6 +282,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   const Plugin* plugin_ = nullptr;
   atoll_core services_;
   atoll_comm* comm_ = nullptr;
+  bool all_agreed_ = false;          // true when all ranks have agreed to open the group
   bool backend_orders_sums_ = true;  // false when fallbacks must compute ordered sums
   // What the backend performs, by kind, dtype and op. Set by ask_what_backend_performs().
   std::array<std::array<std::bitset<atoll_abi::ops.size()>, atoll_abi::dtypes.size()>,

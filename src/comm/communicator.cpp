@@ -131,6 +131,7 @@ Communicator::~Communicator() {
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   const Communicator* const parent = options.parent;
   const bool levels = options.levels;
+  const std::stop_token stop = options.stop;
   std::optional<CommunicatorOptions> for_tags;
   std::unique_lock<std::mutex> calling;
   if (parent) {
@@ -150,12 +151,18 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   auto impl = std::make_shared<Impl>();
   impl->group = BackendCommunicator::open(axis, std::move(options),
                                           parent ? parent->impl_->group.get() : nullptr);
-  if (levels && impl->group->lacks_levels()) impl->two_level = TwoLevel::open(*impl->group);
-  if (for_tags) {
-    for_tags->backend = std::string(impl->group->plugin().name);
-    impl->tags = BackendCommunicator::open(axis, *std::move(for_tags), nullptr,
-                                           BackendCommunicator::Use::tags);
-    impl->group->adopt({impl->tags});
+  try {
+    if (levels && impl->group->lacks_levels()) impl->two_level = TwoLevel::open(*impl->group, stop);
+    if (for_tags) {
+      for_tags->backend = std::string(impl->group->plugin().name);
+      impl->tags = BackendCommunicator::open(axis, *std::move(for_tags), nullptr,
+                                             BackendCommunicator::Use::tags);
+      impl->group->adopt({impl->tags});
+    }
+  } catch (const std::exception& error) {
+    // Ranks that are not in the part that failed have opened the communicator.
+    impl->group->abort(error.what());
+    throw;
   }
   return Communicator(std::move(impl));
 }

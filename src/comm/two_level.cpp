@@ -9,11 +9,13 @@ namespace atoll_v1::atoll {
 namespace {
 
 std::shared_ptr<BackendCommunicator> open_part(const BackendCommunicator& whole, const char* part,
-                                               std::vector<int> ranks, int index) {
+                                               std::vector<int> ranks, int index,
+                                               const std::stop_token& stop) {
   const Axis axis{.world = &whole.world(), .name = part, .ranks = std::move(ranks), .index = index};
   CommunicatorOptions options{.name = fmt::format("{}.{}", whole.name(), part),
                               .backend = whole.plugin().name,
-                              .device = whole.device()};
+                              .device = whole.device(),
+                              .stop = stop};
   whole.settings().pass_on(options);
   return BackendCommunicator::open(axis, std::move(options), &whole);
 }
@@ -22,7 +24,7 @@ bool has_rates(const Axis& axis) { return axis.rate.is_known() && axis.levels.ar
 
 }  // namespace
 
-std::unique_ptr<TwoLevel> TwoLevel::open(BackendCommunicator& whole) {
+std::unique_ptr<TwoLevel> TwoLevel::open(BackendCommunicator& whole, const std::stop_token& stop) {
   const Axis& axis = whole.axis();
   atoll_levels::HostLayout layout(hosts_of(axis));
   const bool is_wanted = whole.level_choice().asks_for_levels() || has_rates(axis);
@@ -36,8 +38,8 @@ std::unique_ptr<TwoLevel> TwoLevel::open(BackendCommunicator& whole) {
   for (int h = 0; h < all.hosts(); ++h) {
     inter.push_back(world_rank(all.counterpart(axis.index, h)));
   }
-  levels->intra_ = open_part(whole, "intra", std::move(intra), local);
-  levels->inter_ = open_part(whole, "inter", std::move(inter), host);
+  levels->intra_ = open_part(whole, "intra", std::move(intra), local, stop);
+  levels->inter_ = open_part(whole, "inter", std::move(inter), host, stop);
   whole.adopt({levels->intra_, levels->inter_});
   log::debug("communicator {}: two levels, {} hosts of {} ranks", whole.name(), all.hosts(),
              all.ranks_per_host());

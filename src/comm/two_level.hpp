@@ -15,6 +15,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <utility>
 
 #include "atoll/level_schedule.hpp"
@@ -28,7 +29,7 @@ class TwoLevel {
   // are several hosts with the same number, above one, of neighbouring ranks. Also returns null
   // when two levels are never chosen: no tuning line requests them and the rates of the axis are
   // unknown.
-  static std::unique_ptr<TwoLevel> open(BackendCommunicator& whole);
+  static std::unique_ptr<TwoLevel> open(BackendCommunicator& whole, const std::stop_token& stop);
   // Creates an object without groups: use open() instead.
   TwoLevel(BackendCommunicator& whole, atoll_levels::HostLayout layout)
       : whole_(whole), layout_(std::move(layout)) {}

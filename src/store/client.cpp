@@ -239,12 +239,14 @@ void Client::release(std::string_view prefix, int ranks) {
 }
 
 std::vector<std::string> Client::exchange(std::string_view key, std::string_view mine,
-                                          milliseconds timeout, std::span<const int> ranks) {
+                                          milliseconds timeout, std::span<const int> ranks,
+                                          const std::stop_token& stop, std::string_view why) {
   timeout = sendable(timeout);
   Packer packer;
   packer.number(static_cast<std::uint32_t>(timeout.count())).text(key).text(mine);
   pack(packer, runs_of(ranks));
-  const std::string payload = call(Kind::exchange, packer.take(), timeout + grace(timeout), key);
+  const std::string payload =
+      call(Kind::exchange, packer.take(), timeout + grace(timeout), key, stop, why);
   return decode_values(payload, ranks.empty() ? static_cast<std::size_t>(size_) : ranks.size());
 }
 
@@ -343,9 +345,13 @@ std::string Client::request(Kind kind, std::string_view key, std::string_view va
 }
 
 std::string Client::call(Kind kind, std::string_view body, milliseconds patience,
-                         std::string_view key) {
+                         std::string_view key, const std::stop_token& stop, std::string_view why) {
   Call call;
   call.key = key;
+  const std::stop_callback wakes(stop, [this] {
+    const std::lock_guard lock(mutex_);  // prevents a wake-up between a check and its wait
+    changed_.notify_all();
+  });
   std::unique_lock lock(mutex_);
   const Clock::time_point last = Clock::now() + patience;
   if (silent_) patience = std::min(patience, silent_patience);
@@ -359,7 +365,15 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   lock.unlock();
   send(frame, deadline, last);  // if the frame was not sent, the deadline has passed
   lock.lock();
-  changed_.wait_until(lock, deadline, [&] { return call.done || broken_; });
+  const auto is_over = [&] { return call.done || broken_; };
+  changed_.wait_until(lock, deadline, [&] { return is_over() || stop.stop_requested(); });
+  if (!is_over() && stop.stop_requested()) {
+    lock.unlock();
+    const std::string cancel = Packer().number(0).text(key).text(why).take();
+    send(encode_frame(Kind::cancel, 0, cancel), deadline, last);
+    lock.lock();
+    changed_.wait_until(lock, deadline, is_over);
+  }
   calls_.erase(number);
   if (call.done && !call.problem) return std::move(call.payload);
   if (call.done) throw Error(*call.problem, fmt::format("rank {}: {}", rank_, call.payload));

@@ -85,7 +85,12 @@ class Client final : public Store {
   using Store::exchange;
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                     std::chrono::milliseconds timeout,
-                                    std::span<const int> ranks) override;
+                                    std::span<const int> ranks) override {
+    return exchange(key, mine, timeout, ranks, {}, "");
+  }
+  std::vector<std::string> exchange(std::string_view key, std::string_view mine,
+                                    std::chrono::milliseconds timeout, std::span<const int> ranks,
+                                    const std::stop_token& stop, std::string_view why) override;
   void interrupt(std::string_view prefix) override;
   std::vector<Answered> ask(std::string_view name, std::string_view detail,
                             std::chrono::milliseconds timeout) override;
@@ -106,8 +111,10 @@ class Client final : public Store {
 
   std::string request(Kind kind, std::string_view key, std::string_view value,
                       std::chrono::milliseconds timeout);
+  // When a stop is requested, sends a message that cancels the exchange `key` with the reason `why`.
   std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience,
-                   std::string_view key = "");
+                   std::string_view key = "", const std::stop_token& stop = {},
+                   std::string_view why = "");
   void interrupt(Call& call) const;
   bool send(std::string_view frame, net::Clock::time_point deadline, net::Clock::time_point last);
   void read() noexcept;

@@ -49,6 +49,7 @@ enum class Kind : std::uint32_t {
   reply = 8,
   proof = 9,
   join = 10,
+  cancel = 11,
   release = 12,
   observe = 13,
   announce = 14,

@@ -45,8 +45,8 @@ void Server::handle(Connection& connection, const Frame& frame) {
       if (kind == Kind::observe) return handle_observe(connection, frame);
       break;
     case Connection::Stage::joined:
-      const bool is_request = (kind >= Kind::put && kind <= Kind::reply) || kind == Kind::release ||
-                              kind == Kind::announce;
+      const bool is_request = (kind >= Kind::put && kind <= Kind::reply) || kind == Kind::cancel ||
+                              kind == Kind::release || kind == Kind::announce;
       if (is_request) return handle_request(connection, kind, frame);
   }
   throw make_error(ErrorCode::bad_data,
@@ -198,6 +198,7 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   if (kind == Kind::reply) {
     return epoch.table.answer(frame.request, connection.rank(), std::move(value));
   }
+  if (kind == Kind::cancel) return epoch.table.cancel(connection.rank(), key, value);
   if (kind == Kind::release) return epoch.table.release(key, ranks);
   if (kind == Kind::announce) return announce(waiter, key, std::move(value));
   epoch.table.put(key, std::move(value));

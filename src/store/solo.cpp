@@ -69,6 +69,12 @@ class SoloStore final : public Store {
     return std::vector<std::string>(ranks.empty() ? size_ : ranks.size(), std::string(mine));
   }
 
+  std::vector<std::string> exchange(std::string_view key, std::string_view mine,
+                                    std::chrono::milliseconds timeout, std::span<const int> ranks,
+                                    const std::stop_token&, std::string_view) override {
+    return exchange(key, mine, timeout, ranks);
+  }
+
   void interrupt(std::string_view) override {}  // an exchange of one rank never waits
 
   std::vector<Answered> ask(std::string_view name, std::string_view detail, milliseconds) override {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -75,6 +76,12 @@ class Store {
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                             std::chrono::milliseconds timeout,
                                             std::span<const int> ranks) = 0;
+  // The same, until a stop is requested: then the exchange throws Error(aborted) with `why` on all
+  // its ranks, also on those that call it later, unless it is complete.
+  virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
+                                            std::chrono::milliseconds timeout,
+                                            std::span<const int> ranks, const std::stop_token& stop,
+                                            std::string_view why) = 0;
   // Ends this rank's exchanges and gets whose (first) key begins with `prefix`, now and until the
   // prefix is released, with Error(aborted). Does not block. Other ranks still wait for this one.
   virtual void interrupt(std::string_view prefix) = 0;

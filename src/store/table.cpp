@@ -163,12 +163,18 @@ void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std
   if (objection != nullptr) {
     reply_(waiter, ErrorCode::mismatch,
            shared(fmt::format("rank {} {} {}", rank, objection, round_name(key))));
-    if (round.joined == 0) rounds_.erase(key);
+    if (is_over(round)) rounds_.erase(key);
+    return;
+  }
+  if (round.cancelled) {
+    reply_(waiter, ErrorCode::aborted, shared(*round.cancelled));
+    entry->knows_of_cancel = true;
+    if (is_over(round)) rounds_.erase(key);
     return;
   }
   round.bytes += value.size() + 4;
   ++round.joined;
-  *entry = {std::move(value), waiter, false};
+  *entry = {.value = std::move(value), .waiter = waiter};
   watch(waiter);
   if (round.joined == round.entries.size()) {
     complete(round);
@@ -180,6 +186,34 @@ void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std
     const int other = round.rank_at(i);
     if (!round.entries[i].value && roster_[other].is_gone()) return depart(other);
   }
+}
+
+void Table::cancel(int rank, const std::string& key, const std::string& why) {
+  const auto found = rounds_.find(key);
+  if (found == rounds_.end()) return;  // the exchange is complete
+  Round& round = found->second;
+  const Round::Entry* const own = round.entry_of(rank);
+  if (own == nullptr || !own->value) return;
+  round.cancelled = why;
+  for (Round::Entry& entry : round.entries) {
+    if (!entry.value) continue;
+    reject(round, entry, ErrorCode::aborted, why);
+    entry.knows_of_cancel = true;
+  }
+  forget_rounds();
+}
+
+bool Table::is_over(const Round& round) const {
+  if (round.joined > 0) return false;
+  if (!round.cancelled) return true;
+  for (std::size_t i = 0; i < round.entries.size(); ++i) {
+    if (!round.entries[i].knows_of_cancel && !roster_[round.rank_at(i)].is_gone()) return false;
+  }
+  return true;
+}
+
+void Table::forget_rounds() {
+  std::erase_if(rounds_, [this](const auto& item) { return is_over(item.second); });
 }
 
 void Table::complete(const Round& round) {
@@ -303,7 +337,7 @@ void Table::expire_rounds(net::Clock::time_point now) {
              fmt::format("{}{} within {} s", subject(key), missing, seconds(entry.waiter.timeout)));
     }
   }
-  std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
+  forget_rounds();
 }
 
 void Table::expire(net::Clock::time_point now) {
@@ -329,7 +363,7 @@ void Table::depart(int rank) {
              fmt::format("{}{} {}", subject(key), roster_.named(rank), roster_[rank].went()));
     }
   }
-  std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
+  forget_rounds();
   for (auto& [number, poll] : polls_) poll.unanswered.erase(rank);
   settle();
 }
@@ -345,7 +379,7 @@ void Table::forget(const Connection& connection) {
       if (entry.value && entry.waiter.connection == &connection) withdraw(round, entry);
     }
   }
-  std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
+  forget_rounds();
   std::erase_if(polls_,
                 [&](const auto& item) { return item.second.waiter.connection == &connection; });
 }

@@ -110,6 +110,8 @@ class Table {
   // `members` are the ranks that take part; empty means all ranks.
   void exchange(const Waiter& waiter, int rank, const std::string& key, std::string value,
                 const std::vector<Run>& members);
+  // Ends an exchange that `rank` has joined on all its ranks, also those that join later.
+  void cancel(int rank, const std::string& key, const std::string& why);
   // Starts a poll of all present ranks and returns the number of the poll, which the answers carry.
   std::uint64_t ask(const Waiter& waiter);
   // Returns true while a poll that this connection has started is in progress.
@@ -139,13 +141,15 @@ class Table {
     struct Entry {
       std::optional<std::string> value;
       Waiter waiter;
-      bool gave_up = false;  // true if the rank took part until it timed out
+      bool gave_up = false;          // true if the rank took part until it timed out
+      bool knows_of_cancel = false;  // true if the rank was told that the exchange is cancelled
     };
     std::vector<Run> runs;       // the members; empty means all ranks
     std::vector<int> members;    // ranks of the members, in ascending order
     std::vector<Entry> entries;  // one per member
     std::size_t joined = 0;      // number of entries with a value
     std::size_t bytes = 0;
+    std::optional<std::string> cancelled;  // why a rank has cancelled the exchange
     int rank_at(std::size_t i) const { return members.empty() ? static_cast<int>(i) : members[i]; }
     Round::Entry* entry_of(int rank);
   };
@@ -161,6 +165,9 @@ class Table {
   void abandon(std::uint64_t number);
   void open(Round& round, const std::vector<Run>& runs) const;
   void complete(const Round& round);
+  // Returns true if no rank waits in the round, or has yet to learn that it was cancelled.
+  bool is_over(const Round& round) const;
+  void forget_rounds();  // removes the rounds that are over
   static void withdraw(Round& round, Round::Entry& entry);
   void reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why);
   std::string missing_in(const Round& round) const;

@@ -71,10 +71,12 @@ Opening open(const std::function<Declarations()>& declare, Declarations& mine) {
 // Exchanges the openings. If a rank does not take part, the error names the call in which the other
 // ranks wait.
 std::vector<Opening> meet(const RankSet& group, std::string_view call, const std::string& key,
-                          const Opening& mine, std::chrono::milliseconds timeout) {
+                          const Opening& mine, std::chrono::milliseconds timeout,
+                          const std::stop_token& stop) {
   std::vector<Opening> openings;
+  const std::string why = fmt::format("{}: rank {} stopped it", call, group.world().rank());
   try {
-    for (const std::string& bytes : group.exchange(key, mine.encode(), timeout))
+    for (const std::string& bytes : group.exchange(key, mine.encode(), timeout, stop, why))
       openings.push_back(Opening::decode(bytes));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::timeout && error.code() != ErrorCode::peer_lost) throw;
@@ -148,7 +150,7 @@ std::string first_difference(const Shown& shown, const Declarations& mine) {
 
 void agree(const RankSet& group, std::string_view call,
            const std::function<std::vector<Declaration>()>& declare,
-           std::optional<std::chrono::milliseconds> timeout) {
+           std::optional<std::chrono::milliseconds> timeout, const std::stop_token& stop) {
   Declarations mine;
   const auto declare_call = [&] {
     Declarations all = declare();
@@ -159,7 +161,7 @@ void agree(const RankSet& group, std::string_view call,
   // The key does not contain the call, so that ranks which make different calls also compare.
   const std::string key = group.key("");
   const std::vector<Opening> openings =
-      meet(group, call, key, opening, timeout.value_or(group.world().config().timeout));
+      meet(group, call, key, opening, timeout.value_or(group.world().config().timeout), stop);
   const auto rank_at = [&](auto position) {
     return group.ranks()[static_cast<std::size_t>(position - openings.begin())];
   };

@@ -56,13 +56,20 @@ std::string RankSet::key(std::string_view subject) const {
 
 std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine,
                                            std::optional<std::chrono::milliseconds> timeout) const {
+  return exchange(key, mine, timeout, {}, "");
+}
+
+std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine,
+                                           std::optional<std::chrono::milliseconds> timeout,
+                                           const std::stop_token& stop,
+                                           std::string_view why) const {
   require(mine.size() <= store::max_value_bytes,
           "key \"{}\": a value of {} bytes; at most {} are allowed", key, mine.size(),
           store::max_value_bytes);
   const std::span<const int> some = ranks_;
-  return WorldInternals::store(world()).exchange(key, mine,
-                                                 timeout.value_or(world().config().timeout),
-                                                 suffix_.empty() ? std::span<const int>() : some);
+  return WorldInternals::store(world()).exchange(
+      key, mine, timeout.value_or(world().config().timeout),
+      suffix_.empty() ? std::span<const int>() : some, stop, why);
 }
 
 }  // namespace atoll_v1::atoll

@@ -1,9 +1,11 @@
 // The test backend `delay`: the host backend with delays in chosen operations. atoll_test_plant()
-// chooses the operations; see planted_delay.hpp.
+// chooses the operations; see planted_delay.hpp. Groups whose name begins with "waits" never open.
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "host_backend.hpp"
@@ -18,6 +20,15 @@ struct Delay {
 };
 constexpr std::int32_t kinds = ATOLL_REDUCE_SCATTER_V + 1;
 std::array<Delay, kinds> delays;  // the planted delay of each kind of operation
+
+// Waits for a key that no rank puts, as a backend waits for a rank that does not connect.
+atoll_status open(const atoll_core* core, const atoll_group* group, atoll_comm** out) {
+  if (!std::string_view(group->name).starts_with("waits"))
+    return host_backend()->open(core, group, out);
+  const std::string key = std::string(group->id) + "/unset";
+  std::size_t n = 0;
+  return core->get(core->ctx, key.c_str(), nullptr, &n, group->timeout_ns);
+}
 
 atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::int32_t n) {
   for (std::int32_t i = 0; i < n; ++i) {
@@ -50,5 +61,8 @@ extern "C" __attribute__((visibility("default"))) void atoll_test_plant(std::int
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
     void) {
-  return atoll_test::wrap_host("delay", [](atoll_backend& backend) { backend.submit = submit; });
+  return atoll_test::wrap_host("delay", [](atoll_backend& backend) {
+    backend.open = open;
+    backend.submit = submit;
+  });
 }

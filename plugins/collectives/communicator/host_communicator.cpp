@@ -163,9 +163,17 @@ const char* HostCommunicator::register_caller_memory(void* memory, std::size_t b
          "from allocate() or a shared mapping of a file is faster";
 }
 
+void HostCommunicator::register_own_memory(void* memory, std::size_t bytes) {
+  if (group_->windows.overlaps(memory, bytes)) {
+    throw Error(ATOLL_INVALID_ARGUMENT, "this memory overlaps memory that is registered already");
+  }
+  if (network_) network_->add_memory({static_cast<std::byte*>(memory), bytes});
+  own_memory_.insert(memory);
+}
+
 void HostCommunicator::deregister_memory(void* memory) {
   if (network_) network_->remove_memory(static_cast<const std::byte*>(memory));
-  group_->windows.remove(memory);
+  if (own_memory_.erase(memory) == 0) group_->windows.remove(memory);
 }
 
 void HostCommunicator::abort() noexcept {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 
@@ -60,6 +61,8 @@ class HostCommunicator {
   // Returns null if other ranks can map the memory, or else a text with the reason and the cost.
   // Collective over the ranks of a host.
   const char* register_caller_memory(void* memory, std::size_t bytes);
+  // Registers memory with the network alone, which needs no other rank.
+  void register_own_memory(void* memory, std::size_t bytes);
   void deregister_memory(void* memory);
 
  private:
@@ -72,6 +75,7 @@ class HostCommunicator {
   std::unique_ptr<ShmTransport> shm_;   // null if this rank is alone on its host
   std::unique_ptr<Transport> network_;  // null if the group has one host
   std::unique_ptr<Group> group_;
+  std::set<void*> own_memory_;        // memory of register_own_memory()
   std::unique_ptr<Mailbox> mailbox_;  // performs all operations of a group with tags
   std::string failure_;  // text of the first failure; empty while the communicator works
 };
@@ -100,6 +104,9 @@ constexpr atoll_backend table_of(const char* name) {
   table.register_caller_memory = [](atoll_comm* comm, void* memory, std::size_t bytes,
                                     const char** slow) {
     return guard([&] { *slow = comm_of<Backend>(comm).register_caller_memory(memory, bytes); });
+  };
+  table.register_own_memory = [](atoll_comm* comm, void* memory, std::size_t bytes) {
+    return guard([&] { comm_of<Backend>(comm).register_own_memory(memory, bytes); });
   };
   table.deregister_memory = [](atoll_comm* comm, void* memory) {
     return guard([&] { comm_of<Backend>(comm).deregister_memory(memory); });

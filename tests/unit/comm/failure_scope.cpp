@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "atoll/communicator.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
+#include "planted_delay.hpp"
 #include "reserved_port.hpp"
 #include "thread_ranks.hpp"
 #include "unit/child_process.hpp"
@@ -132,6 +134,64 @@ TEST_CASE(
     CHECK(sum_of_ones(other, stream) == 2.0f);
   });
   CHECK(errors[0] == "aborted: communicator aborted was aborted by rank 1: no progress");
+  CHECK(errors[1] == errors[0]);
+}
+
+TEST_CASE("a stop ends open() on all ranks, also on those that call it later") {
+  std::vector<std::string> errors(3);
+  run(3, [&](atoll::World& world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    const auto open_until = [&](const std::stop_token& stop) {
+      Communicator::open(world, {0, 1, 2}, "stopped", {.backend = "host", .stop = stop});
+    };
+    std::stop_source source;
+    std::jthread stopper;
+    if (rank == 0) {
+      stopper = std::jthread([&] {
+        std::this_thread::sleep_for(50ms);
+        source.request_stop();
+      });
+    }
+    if (rank == 2) std::this_thread::sleep_for(150ms);
+    errors[rank] = error_of([&] { open_until(source.get_token()); });
+    const std::string again = error_of([&] { open_until(source.get_token()); });
+    CHECK(has(again, {"aborted: ", "opening communicator stopped: rank 0 stopped it"}));
+    CHECK_FALSE(world.failure());
+    auto later = open(world, {0, 1, 2}, "stopped");
+    auto stream = atoll::Device::cpu().stream();
+    CHECK(sum_of_ones(later, stream) == 3.0f);
+  });
+  for (const std::string& error : errors)
+    CHECK(has(error, {"aborted: ", "opening communicator stopped: rank 0 stopped it"}));
+}
+
+TEST_CASE("a stop and an abort end ranks whose backend connects") {
+  std::vector<std::string> errors(2);
+  atoll_test::run_thread_ranks(
+      2,
+      [&](atoll::World& world) {
+        const auto rank = static_cast<std::size_t>(world.rank());
+        std::stop_source source;
+        std::jthread stopper;
+        if (rank == 0) {
+          stopper = std::jthread([&] {
+            std::this_thread::sleep_for(100ms);
+            source.request_stop();
+          });
+        }
+        errors[rank] = error_of([&] {
+          Communicator::open(world, {0, 1}, "waits", {.stop = source.get_token()});
+        });
+        CHECK_FALSE(world.failure());
+        auto later = Communicator::open(world, {0, 1}, "later");
+        auto stream = atoll::Device::cpu().stream();
+        CHECK(sum_of_ones(later, stream) == 2.0f);
+      },
+      [](atoll::Config& config) {
+        config.failure_scope = "communicator";
+        atoll_test::use_delay_backend(config);
+      });
+  CHECK(errors[0] == "aborted: communicator waits was aborted by rank 0: its open() was stopped");
   CHECK(errors[1] == errors[0]);
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <optional>
+#include <stop_token>
 
 #include "unit/store/place.hpp"
 
@@ -218,6 +219,35 @@ TEST_CASE("interrupt() ends the exchanges with a prefix, pending ones and later 
   zero.client.exchange("b/1", "", 10s);  // is not interrupted: it has another prefix
   other.join();
   for (Rank* rank : {&zero, &one}) rank->client.farewell();
+}
+
+TEST_CASE("a rank that stops its exchange ends it on all ranks, also on those that come later") {
+  Place place(3);
+  Rank zero(place, 0), one(place, 1), two(place, 2);
+  std::stop_source source;
+  std::string first, second;
+  std::jthread waits([&] {
+    first = thrown(atoll::ErrorCode::aborted, [&] { zero.client.exchange("x", "", 60s); });
+  });
+  std::jthread stops([&] {
+    second = thrown(atoll::ErrorCode::aborted, [&] {
+      one.client.exchange("x", "", 60s, {}, source.get_token(), "one stopped");
+    });
+  });
+  std::this_thread::sleep_for(50ms);
+  source.request_stop();
+  waits.join();
+  stops.join();
+  CHECK(first == "rank 0: one stopped");
+  CHECK(second == "rank 1: one stopped");
+  CHECK(thrown(atoll::ErrorCode::aborted, [&] { two.client.exchange("x", "", 60s); }) ==
+        "rank 2: one stopped");
+  // All ranks know, so the key is free again.
+  std::jthread others[] = {std::jthread([&] { zero.client.exchange("x", "", 10s); }),
+                           std::jthread([&] { two.client.exchange("x", "", 10s); })};
+  std::this_thread::sleep_for(20ms);
+  CHECK(one.client.exchange("x", "", 10s).size() == 3);
+  for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
 }
 
 TEST_CASE("a rank that joins late learns which rank was lost, although rank 0 has left") {
