@@ -222,7 +222,9 @@ class ATOLL_API Communicator {
                            CommunicatorOptions options = {});
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
-  ~Communicator();  // blocks until all enqueued operations are complete
+  // Blocks until all enqueued operations are complete, unless the communicator has other handles,
+  // which with_timeout() makes.
+  ~Communicator();
 
   int rank() const;  // rank of the caller in the axis
   int size() const;

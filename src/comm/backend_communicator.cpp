@@ -1,23 +1,17 @@
 #include "comm/backend_communicator.hpp"
 
 #include <chrono>
-#include <thread>
 
 #include "comm/explain.hpp"
-#include "comm/memory_agreement.hpp"
 #include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/operation_label.hpp"
-#include "core/terminal_safe.hpp"
 #include "flight/flight.hpp"
 #include "world/introduction.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
-
-// Time in which a rank that has failed waits for the store to name the first error.
-constexpr std::chrono::seconds announce_patience{2};
 
 // An operation in the queue of a CPU stream. Its execution begins with take(). A failed stream
 // destroys its queued operations without running them; if take() has not been called, the
@@ -140,119 +134,6 @@ void BackendCommunicator::join_split() {
   atoll_comm* nothing = nullptr;
   const atoll_status status = plugin_->table.split(comm_, nullptr, &nothing);
   check(status, fmt::format("take part in the split of communicator {}", name_));
-}
-
-void BackendCommunicator::abort(std::string_view reason) {
-  const std::string why = one_line(reason);
-  const Error error = make_error(ErrorCode::aborted, "communicator {} was aborted by rank {}: {}",
-                                 name_, world().rank(), why.empty() ? "without a reason" : why);
-  try {
-    WorldInternals::store(world()).announce(end_name(), encode(error), {});
-  } catch (const std::exception& problem) {
-    if (!world().failure()) {
-      log::error("communicator {}: cannot tell the other ranks about abort(): {}", name_,
-                 problem.what());
-    }
-  }
-  end(error);
-}
-
-// Marks all groups as ended before the first backend aborts: a stream that fails then drops
-// operations of the other groups, and operation_dropped() must know that they have ended.
-void BackendCommunicator::end(const Error& why, std::chrono::milliseconds patience) {
-  if (!mark(why)) return;
-  std::vector<std::shared_ptr<BackendCommunicator>> parts;
-  std::shared_ptr<FlightTrack> track;
-  {
-    const std::lock_guard lock(ending_);
-    for (const auto& part : parts_) parts.push_back(part.lock());
-    if (is_open_) track = track_;
-  }
-  std::erase_if(parts, [&](const auto& part) { return !part || !part->mark(why); });
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (track && track->completed < track->enqueued &&
-         std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  WorldInternals::store(world()).interrupt(memory_key(*this));
-  WorldInternals::store(world()).interrupt(id_ + "/");  // gets of a backend that opens
-  stop();
-  for (const auto& part : parts) part->stop();
-}
-
-bool BackendCommunicator::mark(const Error& why) {
-  const std::lock_guard lock(ending_);
-  if (ended_by_) return false;
-  ended_by_ = why;
-  has_ended_ = true;
-  return true;
-}
-
-void BackendCommunicator::stop() {
-  {
-    const std::lock_guard lock(ending_);
-    if (!is_open_) return;  // opened() calls stop() later
-  }
-  if (watchdog_) {
-    watchdog_->await_finished();
-    watchdog_->fail(*ended());
-  }
-  plugin_->table.abort(comm_);
-}
-
-void BackendCommunicator::adopt(const std::vector<std::shared_ptr<BackendCommunicator>>& parts) {
-  for (const auto& part : parts) {
-    part->calling_ = calling_;
-    const std::lock_guard lock(part->ending_);
-    part->whole_ = weak_from_this();
-  }
-  std::optional<Error> why;
-  {
-    const std::lock_guard lock(ending_);
-    parts_.insert(parts_.end(), parts.begin(), parts.end());
-    why = ended_by_;
-  }
-  if (!why) return;
-  for (const auto& part : parts) part->end(*why);
-}
-
-std::optional<Error> BackendCommunicator::ended() const {
-  const std::lock_guard lock(ending_);
-  return ended_by_;
-}
-
-void BackendCommunicator::check_ended() const {
-  if (has_ended_) throw Error(*ended());
-}
-
-void BackendCommunicator::await_cause() const {
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (!world().failure() && !has_ended_ && std::chrono::steady_clock::now() < patience) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-}
-
-Error BackendCommunicator::fail_all(const Error& own) noexcept {
-  if (fails_job()) {
-    world_.fail(own.what());  // has no effect if the World has already failed
-    return own;
-  }
-  std::shared_ptr<BackendCommunicator> whole;
-  {
-    const std::lock_guard lock(ending_);
-    whole = whole_.lock();
-  }
-  if (whole) return whole->fail_all(own);
-  Error first = own;
-  try {
-    first = decode_error(
-        WorldInternals::store(world()).announce(end_name(), encode(own), announce_patience));
-  } catch (const std::exception& problem) {
-    log::error("communicator {}: cannot tell the other ranks about a failure: {}", name_,
-               problem.what());
-  }
-  end(first);
-  return *ended();
 }
 
 void BackendCommunicator::check(atoll_status status, const std::string& what) {

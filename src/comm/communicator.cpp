@@ -115,16 +115,17 @@ Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
   Communicator old(std::move(other));
   std::swap(impl_, old.impl_);
-  return *this;  // the destructor of `old` waits for its operations
+  return *this;  // the destructor of `old` waits for its operations if it was the last handle
 }
 
-Communicator::~Communicator() {
-  if (!impl_) return;
+Communicator::~Communicator() = default;
+
+Communicator::Impl::Handles::~Handles() {
   try {
-    if (impl_->tags) impl_->tags->wait_until_idle();
-    impl_->group->call_when_idle().unlock();
+    if (tags) tags->wait_until_idle();
+    group->call_when_idle().unlock();
   } catch (const std::bad_alloc&) {
-    impl_->group->wait_until_idle();  // needs no memory
+    group->wait_until_idle();  // needs no memory
   }
 }
 
@@ -164,6 +165,7 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
     impl->group->abort(error.what());
     throw;
   }
+  impl->handles = std::make_shared<Impl::Handles>(impl->group, impl->tags);
   return Communicator(std::move(impl));
 }
 
