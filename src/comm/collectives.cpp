@@ -1,7 +1,9 @@
 // The collectives of Communicator. Each function checks its arguments. Then the backend performs
 // the operation, or the library builds it from other operations: in two levels (inside and across
 // hosts) if that is faster, or as a fallback if the backend lacks it.
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <numeric>
 #include <string_view>
@@ -106,14 +108,17 @@ class Grouping {
   }
 
   Work add(Operation operation, Fallback fallback, const Stream& stream) {
-    require(&stream == &stream_,
-            "communicator {}: a call inside group() is for the stream {}, but group() for {}: use "
-            "one stream",
-            impl_.group->name(), stream.name(), stream_.name());
+    check(stream);
     if (operation.is_message())
       messages_.push_back(std::move(operation));
     else
       collectives_.push_back({std::move(operation), fallback});
+    return {};
+  }
+  // Adds the messages of a collective that consists of messages.
+  Work add(std::vector<Operation> parts, const Stream& stream) {
+    check(stream);
+    std::ranges::move(parts, std::back_inserter(parts_));
     return {};
   }
 
@@ -123,6 +128,7 @@ class Grouping {
     const std::lock_guard calling(group.calling());
     auto state = group.begin(stream_);
     submit(impl_.tags ? *impl_.tags : group, messages_, state);
+    submit(group, parts_, state);
     std::vector<Operation> batch;  // neighbours that the backend performs
     for (auto& [operation, fallback] : collectives_) {
       if (way_of(impl_, operation, fallback) == Way::backend) {
@@ -142,6 +148,12 @@ class Grouping {
     Fallback fallback;
   };
 
+  void check(const Stream& stream) const {
+    require(&stream == &stream_,
+            "communicator {}: a call inside group() is for the stream {}, but group() for {}: use "
+            "one stream",
+            impl_.group->name(), stream.name(), stream_.name());
+  }
   void submit(BackendCommunicator& to, std::vector<Operation>& operations,
               const std::shared_ptr<Work::State>& state) {
     for (const Operation& one : operations) to.declare_use(one, stream_);
@@ -160,7 +172,7 @@ class Grouping {
   Communicator::Impl& impl_;
   Stream& stream_;
   Grouping* outer_;
-  std::vector<Operation> messages_;
+  std::vector<Operation> messages_, parts_;
   std::vector<Collective> collectives_;
 };
 
@@ -206,6 +218,8 @@ class Lists {
     for (const View& one : dst) receive(one, next_received_++);
   }
   Work start(Stream& stream) {
+    if (Grouping* const grouping = Grouping::of(impl_))
+      return grouping->add(std::move(parts_), stream);
     BackendCommunicator& group = *impl_.group;
     const std::lock_guard calling(group.calling());
     auto state = group.begin(stream);

@@ -141,6 +141,10 @@ void mixed(Rank& self, std::uint64_t count) {
   const int previous = (self.rank() + self.size() - 1) % self.size();
   Elements sum(DType::f32, count), rounded_sum(DType::bf16, count), out(DType::i32, count);
   Elements in(DType::i32, count), all(DType::i32, count * unsigned_of(self.size()));
+  Elements gathered(DType::i32, all.view().count);
+  std::vector<View> blocks;
+  for (std::uint64_t r = 0; self.rank() == 0 && r < unsigned_of(self.size()); ++r)
+    blocks.push_back(gathered.view().part(r * count, count));
   for (Elements* ones : {&sum, &rounded_sum}) ones->fill([](std::uint64_t) { return 1; });
   fill(out, self.rank());
   const auto reduce = [&](Elements& data) {
@@ -153,6 +157,7 @@ void mixed(Rank& self, std::uint64_t count) {
             (void)self.comm.recv(in.view(), previous, self.stream);
             (void)self.comm.all_gather(out.view(), all.view(), self.stream);
             (void)self.comm.group([&] { reduce(rounded_sum); }, self.stream);
+            (void)self.comm.gather_v(out.view(), blocks, 0, self.stream);
             (void)self.comm.send(out.view(), next, self.stream);
           },
           self.stream)
@@ -162,9 +167,12 @@ void mixed(Rank& self, std::uint64_t count) {
     self.report.expect(wrong.empty(), "mixed group, all_reduce: " + wrong);
   }
   self.report.expect(difference(in, previous).empty(), "mixed group, message");
-  const std::string wrong = all.difference(
-      [&](std::uint64_t i) { return token(DType::i32, static_cast<int>(i / count), i % count); });
-  self.report.expect(wrong.empty(), "mixed group, all_gather: " + wrong);
+  for (const Elements* blocks_of_all : {&all, &gathered}) {
+    if (blocks_of_all == &gathered && self.rank() != 0) continue;
+    const std::string wrong = blocks_of_all->difference(
+        [&](std::uint64_t i) { return token(DType::i32, static_cast<int>(i / count), i % count); });
+    self.report.expect(wrong.empty(), "mixed group, all_gather or gather_v: " + wrong);
+  }
 }
 
 std::int64_t now_ns() {
