@@ -64,7 +64,7 @@ BackendCommunicator::BackendCommunicator(const Axis& axis, CommunicatorOptions o
       flight_(Flight::of(world())) {
   // A rank that has opened the group may end it while this rank still opens it.
   flight_->questions().add(end_name(), [this](std::string_view why) {
-    end(decode_error(why));
+    announced(decode_error(why));
     return std::string();
   });
 }

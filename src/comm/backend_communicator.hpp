@@ -247,10 +247,13 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   bool fails_job() const { return world().config().failure_scope != "communicator"; }
   // Ends this group on this rank. Operations that have been called may complete within `patience`:
   // the rank that leaves has sent its part of them.
-  void end(const Error& why, std::chrono::milliseconds patience = {});
+  void end(const Error& why, std::chrono::milliseconds patience = {}, bool may_be_replaced = false);
+  // Ends this group with the error that a rank has announced first. It also replaces the error of
+  // an abort() on this rank that came later.
+  void announced(const Error& why);
   // The two parts of end(): mark() returns false after an earlier end(), and stop() aborts the
   // backend.
-  bool mark(const Error& why);
+  bool mark(const Error& why, bool may_be_replaced = false);
   void stop();
   // Returns the error with which the group has ended, or nothing.
   std::optional<Error> ended() const;
@@ -306,6 +309,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   mutable std::mutex ending_;      // guards the members below
   bool is_open_ = false;           // true when the backend has opened the group
   std::optional<Error> ended_by_;  // argument of the first end()
+  bool may_be_replaced_ = false;   // true if ended_by_ is of abort() and not announced yet
   std::vector<std::weak_ptr<BackendCommunicator>> parts_;
   std::weak_ptr<BackendCommunicator> whole_;  // the group of which this one is a part
 };

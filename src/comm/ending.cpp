@@ -30,13 +30,22 @@ void BackendCommunicator::abort(std::string_view reason) {
                  problem.what());
     }
   }
-  end(error);
+  end(error, {}, true);
+}
+
+void BackendCommunicator::announced(const Error& why) {
+  {
+    const std::lock_guard lock(ending_);
+    if (std::exchange(may_be_replaced_, false)) ended_by_ = why;
+  }
+  end(why);
 }
 
 // Marks all groups as ended before the first backend aborts: a stream that fails then drops
 // operations of the other groups, and operation_dropped() must know that they have ended.
-void BackendCommunicator::end(const Error& why, std::chrono::milliseconds patience) {
-  if (!mark(why)) return;
+void BackendCommunicator::end(const Error& why, std::chrono::milliseconds patience,
+                              bool may_be_replaced) {
+  if (!mark(why, may_be_replaced)) return;
   std::vector<std::shared_ptr<BackendCommunicator>> parts;
   std::shared_ptr<FlightTrack> track;
   {
@@ -56,10 +65,11 @@ void BackendCommunicator::end(const Error& why, std::chrono::milliseconds patien
   for (const auto& part : parts) part->stop();
 }
 
-bool BackendCommunicator::mark(const Error& why) {
+bool BackendCommunicator::mark(const Error& why, bool may_be_replaced) {
   const std::lock_guard lock(ending_);
   if (ended_by_) return false;
   ended_by_ = why;
+  may_be_replaced_ = may_be_replaced;
   has_ended_ = true;
   return true;
 }

@@ -137,6 +137,20 @@ TEST_CASE(
   CHECK(errors[1] == errors[0]);
 }
 
+TEST_CASE("ranks that abort a communicator at the same time report one error") {
+  std::vector<std::string> errors(3);
+  run(3, [&](atoll::World& world) {
+    auto aborted = open(world, {0, 1, 2}, "aborted");
+    world.barrier();
+    aborted.abort("by " + std::to_string(world.rank()));
+    world.barrier();  // the store has announced the first abort before it answers
+    errors[static_cast<std::size_t>(world.rank())] = error_of([&] { aborted.check(); });
+  });
+  CHECK(has(errors[0], {"aborted: communicator aborted was aborted by rank "}));
+  CHECK(errors[1] == errors[0]);
+  CHECK(errors[2] == errors[0]);
+}
+
 TEST_CASE("a stop ends open() on all ranks, also on those that call it later") {
   std::vector<std::string> errors(3);
   run(3, [&](atoll::World& world) {
