@@ -355,9 +355,10 @@ class ATOLL_API Communicator {
   // still be used. Operations in flight fail with Error(aborted), which names this rank and
   // `reason`; later calls throw this error. The data of failed operations is undefined, and their
   // streams fail as after other errors. Returns at once: the store tells the other ranks. Any
-  // thread may call it; only the first call counts (if several ranks call it at the same time, each
-  // of them reports its own). Calls of allocate() and register_memory() in progress fail as well.
-  // Destroy the communicator as usual.
+  // thread may call it; only the first call counts. If several ranks call it at the same time, the
+  // store decides which call was the first; operations that have failed until then report the abort
+  // of their own rank. Calls of allocate() and register_memory() in progress fail as well. Destroy
+  // the communicator as usual.
   void abort(std::string_view reason);
 
   struct ATOLL_LOCAL Impl;  // this struct is defined in src/comm/communicator_impl.hpp
