@@ -90,13 +90,16 @@ class HostEvent final : public EventBackend {
   std::shared_ptr<StreamFailure> failure_;  // failure of the stream so far; set before happened_
 };
 
-// A lock that is held for some nanoseconds, so a thread that waits for it only yields.
+// A mutex that takes one locked instruction while no other thread wants it.
 class BriefLock {
  public:
   void lock() noexcept {
-    while (taken_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+    while (taken_.exchange(true, std::memory_order_acquire)) taken_.wait(true);
   }
-  void unlock() noexcept { taken_.store(false, std::memory_order_release); }
+  void unlock() noexcept {
+    taken_.store(false, std::memory_order_release);
+    taken_.notify_one();
+  }
 
  private:
   std::atomic<bool> taken_{false};
