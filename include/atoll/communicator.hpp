@@ -285,8 +285,8 @@ class ATOLL_API Communicator {
   [[nodiscard]] Work scatter_v(std::span<const ConstView> src, View dst, int root, Stream& stream);
   // Point-to-point messages. A send is complete when src may be reused, which can be before the
   // receiver has the data. If the receiver expects another count or dtype, its operation throws
-  // Error(mismatch), which shows both sides, and the World fails; the sender throws this failure in
-  // its next call. Ranks that send to each other, and a rank that sends to itself, use group().
+  // Error(mismatch), which shows both sides, and the communicator fails on all ranks, or the World
+  // (Config::failure_scope). Ranks that send to each other, and a rank that sends to itself, use group().
   //
   // With CommunicatorOptions::tags, a receive takes the earliest message that comes from `peer`, or
   // from any rank if `peer` is any_source, and has this tag, or any if `tag` is any_tag. Messages

@@ -46,12 +46,10 @@ std::uint64_t collectives_among(std::span<const Operation> operations) {
 
 }  // namespace
 
-BackendCommunicator::BackendCommunicator(const Axis& axis, CommunicatorOptions options, Use use,
-                                         std::string id)
+BackendCommunicator::BackendCommunicator(const Axis& axis, CommunicatorOptions options, Use use)
     : world_(*axis.world),
       axis_(axis_of(axis)),
       name_(options.name.empty() ? axis.name : options.name),
-      id_(std::move(id)),
       device_(std::move(options.device)),
       services_(core_services(world())),
       settings_(options, world().config()),
@@ -59,20 +57,12 @@ BackendCommunicator::BackendCommunicator(const Axis& axis, CommunicatorOptions o
              device_.kind()},
       fallback_scratch_(device_),
       scaled_source_(device_),
-      use_(use),
-      // The flight recorder must exist before the backend opens, so that it can record a failure.
-      flight_(Flight::of(world())) {
-  // A rank that has opened the group may end it while this rank still opens it.
-  flight_->questions().add(end_name(), [this](std::string_view why) {
-    announced(decode_error(why));
-    return std::string();
-  });
-}
+      use_(use) {}
 
 BackendCommunicator::~BackendCommunicator() {
   on_failure_ = {};
   on_departure_ = {};
-  flight_->questions().remove(end_name());
+  if (flight_) flight_->questions().remove(end_name());
   watchdog_.reset();
   if (WorldInternals::is_over(axis_.hold)) {
     // The backend cannot close without the World.
@@ -83,7 +73,7 @@ BackendCommunicator::~BackendCommunicator() {
     return;
   }
   if (track_) track_->closed = true;
-  if (!all_agreed_) return;
+  if (id_.empty()) return;
   if (comm_) {
     deregister_retired();
     // The backend must be closed before the destructor of retired_ frees memory that the backend

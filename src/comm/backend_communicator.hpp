@@ -115,7 +115,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
                                                    const BackendCommunicator* parent = nullptr,
                                                    Use use = Use::all);
   // Callers must use open() instead.
-  BackendCommunicator(const Axis& axis, CommunicatorOptions options, Use use, std::string id);
+  BackendCommunicator(const Axis& axis, CommunicatorOptions options, Use use);
   ~BackendCommunicator();
   BackendCommunicator(const BackendCommunicator&) = delete;
   BackendCommunicator& operator=(const BackendCommunicator&) = delete;
@@ -231,6 +231,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
     sequence_.store(first + count, std::memory_order_release);
     return first;
   }
+  void take_id();  // after all ranks have agreed to open the group; from then on it can be ended
   void open_backend(const BackendCommunicator* parent);
   atoll_status open_group(atoll_group& group);
   atoll_status split_group(const BackendCommunicator& parent, atoll_group& group);
@@ -285,7 +286,6 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   const Plugin* plugin_ = nullptr;
   atoll_core services_;
   atoll_comm* comm_ = nullptr;
-  bool all_agreed_ = false;          // true when all ranks have agreed to open the group
   bool backend_orders_sums_ = true;  // false when fallbacks must compute ordered sums
   // What the backend performs, by kind, dtype and op. Set by ask_what_backend_performs().
   std::array<std::array<std::bitset<atoll_abi::ops.size()>, atoll_abi::dtypes.size()>,

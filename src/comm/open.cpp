@@ -41,13 +41,6 @@ void check_axis(const Axis& axis) {
       axis.name, axis.index, world.rank(), fmt::join(axis.ranks, ", "));
 }
 
-// Returns an id that is unique in the job, and equal on all ranks if they make the same calls.
-std::string new_id(const Axis& axis, const std::string& name) {
-  const std::string base =
-      fmt::format("comm/{}/{:016x}", name, fnv1a(fmt::format("{}", fmt::join(axis.ranks, ","))));
-  return fmt::format("{}/{}", base, axis.world->ticket(base));
-}
-
 }  // namespace
 
 std::shared_ptr<BackendCommunicator> BackendCommunicator::open(const Axis& axis,
@@ -60,13 +53,12 @@ std::shared_ptr<BackendCommunicator> BackendCommunicator::open(const Axis& axis,
   std::shared_ptr<BackendCommunicator> group;
   const std::string name = options.name.empty() ? axis.name : options.name;
   const std::string call = fmt::format("opening communicator {}", name);
-  const std::string id = new_id(axis, name);
   const std::stop_token stop = options.stop;
   // A wrong option of one rank becomes the error of all ranks.
   const auto declare = [&]() -> std::vector<Declaration> {
     require(!stop.stop_requested(), ErrorCode::aborted, "{}: rank {} stopped it", call,
             world.rank());
-    group = std::make_shared<BackendCommunicator>(axis, std::move(options), use, id);
+    group = std::make_shared<BackendCommunicator>(axis, std::move(options), use);
     std::vector<Declaration> all{
         {"the ranks of the axis", fmt::format("{}", fmt::join(axis.ranks, ", "))},
         {"the memory", group->device().kind() == DeviceKind::cpu ? "CPU" : "GPU"},
@@ -79,15 +71,28 @@ std::shared_ptr<BackendCommunicator> BackendCommunicator::open(const Axis& axis,
   } else {
     agree({world, axis.ranks}, call, declare, world.config().rendezvous_timeout, stop);
   }
+  group->take_id();
   const std::stop_callback ends(stop, [&] { group->abort("its open() was stopped"); });
   group->open_backend(parent);
   group->check_ended();
   return group;
 }
 
+void BackendCommunicator::take_id() {
+  const std::string base =
+      fmt::format("comm/{}/{:016x}", name_, fnv1a(fmt::format("{}", fmt::join(axis_.ranks, ","))));
+  id_ = fmt::format("{}/{}", base, world().ticket(base));
+  // The flight recorder must exist before the backend opens, so that it can record a failure.
+  flight_ = Flight::of(world());
+  // A rank that has opened the group may end it while this rank still opens it.
+  flight_->questions().add(end_name(), [this](std::string_view why) {
+    announced(decode_error(why));
+    return std::string();
+  });
+}
+
 void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
   if (parent && parent->plugin_->table.split == nullptr) parent = nullptr;
-  all_agreed_ = true;
   on_departure_ = world().on_departure([this](int rank, const Error& why) {
     if (std::ranges::find(axis_.ranks, rank) == axis_.ranks.end()) return;
     const bool is_leave = why.code() == ErrorCode::aborted;  // by World::leave()

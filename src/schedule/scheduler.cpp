@@ -29,8 +29,8 @@ constexpr std::size_t lane_index(Lane lane) { return static_cast<std::size_t>(la
 struct LogEntry {
   TraceRecord record;
   Lane lane = Lane::gather;
-  // Number of the collective on its lane. For a wait: number of the last collective to wait for; 0
-  // if it does not wait for a lane.
+  // Number of the collective among those of all lanes. For a wait: number of the last collective to
+  // wait for; 0 if it does not wait for a lane.
   std::uint64_t number = 0;
   Stamp begin{}, end{};
   std::string_view axis{};

@@ -65,6 +65,7 @@ std::string encode(const Seat& seat) {
   packer.number(seat.epoch)
       .number(packed(seat.rank))
       .text(seat.secret)
+      .text(seat.nonce)
       .number(static_cast<std::uint32_t>(seat.former_ranks.size()));
   for (const int rank : seat.former_ranks) packer.number(packed(rank));
   return packer.take();
@@ -76,6 +77,7 @@ Seat decode_seat(std::string_view body) {
   seat.epoch = in.number();
   seat.rank = unpacked(in.number());
   seat.secret = in.text(max_secret_bytes);
+  seat.nonce = in.text(max_secret_bytes);
   const std::size_t size = in.number();
   require(size == in.left() / 4 && seat.rank >= 0 && static_cast<std::size_t>(seat.rank) < size,
           ErrorCode::bad_data, "store message: rank {} of an epoch of {} ranks", seat.rank, size);

@@ -40,6 +40,7 @@ struct Seat {
   int rank = 0;
   std::vector<int> former_ranks{};  // for each rank, its Candidacy::former
   std::string secret{};  // secret of a store on a local socket, for ranks without a token
+  std::string nonce{};   // random; with the token of the job, it makes the token of the epoch
 };
 std::string encode(const Seat& seat);
 Seat decode_seat(std::string_view body);

@@ -150,7 +150,7 @@ void Server::seat(const std::vector<Candidate>& chosen) {
   forget_epochs();
   const int size = static_cast<int>(chosen.size());
   Epoch& epoch = epochs_.emplace_back(newest().number + 1, size, &Server::reply);
-  Seat seat{epoch.number, 0, {}, options_.secret};
+  Seat seat{epoch.number, 0, {}, options_.secret, net::random_token(nonce_bytes)};
   for (const Candidate& candidate : chosen) seat.former_ranks.push_back(candidate.wish.former);
   for (const Candidate& candidate : chosen) {
     epoch.roster.join(seat.rank, candidate.wish.host, candidate.wish.pid);

@@ -64,8 +64,9 @@ World World::Impl::take_seat(const Impl& last, store::Candidacy candidacy) {
     impl->endpoint = last.endpoint;
     impl->server = last.server;
     // Another token, so that backends refuse connections of ranks of another epoch.
-    impl->config.token = fmt::format(
-        "{} epoch {}", seat.secret.empty() ? last.endpoint->token : seat.secret, seat.epoch);
+    impl->config.token =
+        fmt::format("{} epoch {} {}", seat.secret.empty() ? last.endpoint->token : seat.secret,
+                    seat.epoch, seat.nonce);
     try {
       impl->introduce(std::move(admission.socket));
     } catch (const Error& error) {
