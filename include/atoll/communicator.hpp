@@ -206,8 +206,8 @@ struct CommunicatorOptions {
 // Error(invalid_argument), and so does an operation after the World has been destroyed.
 class ATOLL_API Communicator {
  public:
-  // Collective over the axis. If several communicators have ranks in common, all ranks must open
-  // them in the same order. Ranks of one axis compare what they open. If names, ranks of the axis,
+  // Collective over the axis. Ranks open communicators of the same ranks in the same order, and
+  // others so that no rank waits for another in a cycle. Ranks of one axis compare what they open. If names, ranks of the axis,
   // parents or kinds of memory differ, all of them throw Error(mismatch), and if the options are
   // wrong on some ranks, all ranks throw the error of the lowest of them. If a rank opens nothing
   // within Config::rendezvous_timeout, the others throw Error(timeout), which names the
@@ -216,8 +216,7 @@ class ATOLL_API Communicator {
   // none, throws Error(unsupported) with the reason of each backend.
   static Communicator open(const Axis& axis, CommunicatorOptions options = {});
   // Opens a communicator of these ranks of the World, in this order, which is the same on all of
-  // them. Ranks that are not listed need not call it, and two lists may be opened in any order, as
-  // long as no rank waits for another in a cycle. The errors are those of open() above.
+  // them. Ranks that are not listed need not call it. The errors are those of open() above.
   static Communicator open(World& world, std::vector<int> ranks, std::string name,
                            CommunicatorOptions options = {});
   Communicator(Communicator&&) noexcept;

@@ -284,7 +284,8 @@ typedef struct atoll_backend {
    * round partial results to the dtype: core then submits it only if the caller asks for it. Else
    * returns 0. */
   int32_t (*capability)(int32_t kind, int32_t dtype, int32_t op, int32_t memory);
-  /* Opens a communicator. Collective over the group. All ranks open groups in the same order. When
+  /* Opens a communicator. Collective over the group. Ranks open groups of the
+   * same ranks in the same order. When
    * another thread or rank aborts the communicator meanwhile, get() of keys that begin with the id
    * of the group returns ATOLL_ABORTED, and open() should fail soon: a backend that waits otherwise
    * calls get() from time to time. */

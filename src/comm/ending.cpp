@@ -3,11 +3,11 @@
 #include <thread>
 
 #include "comm/backend_communicator.hpp"
-#include "comm/memory_agreement.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/terminal_safe.hpp"
 #include "flight/flight.hpp"
+#include "store/store.hpp"
 #include "world/introduction.hpp"
 
 namespace atoll_v1::atoll {
@@ -59,8 +59,10 @@ void BackendCommunicator::end(const Error& why, std::chrono::milliseconds patien
          std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  WorldInternals::store(world()).interrupt(memory_key(*this));
-  WorldInternals::store(world()).interrupt(id_ + "/");  // gets of a backend that opens
+  store::Store& store = WorldInternals::store(world());
+  store.interrupt(id_ + "/");  // gets of a backend that opens
+  // Exchanges of ranks that choose a backend, or that allocate or register memory.
+  store.interrupt(store::titled("", id_ + "/"));
   stop();
   for (const auto& part : parts) part->stop();
 }

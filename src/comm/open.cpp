@@ -73,7 +73,12 @@ std::shared_ptr<BackendCommunicator> BackendCommunicator::open(const Axis& axis,
   }
   group->take_id();
   const std::stop_callback ends(stop, [&] { group->abort("its open() was stopped"); });
-  group->open_backend(parent);
+  try {
+    group->open_backend(parent);
+  } catch (const Error&) {
+    group->check_ended();  // the cause
+    throw;
+  }
   group->check_ended();
   return group;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/errors.hpp"
+#include "core/host.hpp"
 #include "core/log.hpp"
 #include "store/connection.hpp"
 #include "store/server.hpp"

@@ -81,7 +81,7 @@ std::string reasons(const std::vector<BackendInfo>& found) {
 void keep_common(const BackendQuery& query, Preferences& usable, std::vector<BackendInfo>& found) {
   if (query.axis.size() == 1) return;
   const auto texts =
-      exchange_on_axis(query.axis, store::titled("", query.id),
+      exchange_on_axis(query.axis, store::titled("", query.id + "/backends"),
                        fmt::format("rank {}: communicator {}: every rank of it must open it",
                                    query.axis.world->rank(), query.name),
                        encode(usable), query.axis.world->config().rendezvous_timeout);

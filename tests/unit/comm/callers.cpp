@@ -1,8 +1,13 @@
 // Threads that call one communicator are served in turn. Streams of other devices are errors.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <latch>
 #include <memory>
 #include <mutex>
@@ -128,6 +133,63 @@ TEST_CASE("a thread may call a communicator while operations of another thread a
     call(0);
     other.join();
     CHECK(values == std::vector<std::vector<float>>(16, std::vector<float>(4, 2.0f)));
+    return std::string();
+  });
+  CHECK(reports == std::vector<std::string>(2));
+}
+
+TEST_CASE("communicators that have some ranks in common are opened in any order") {
+  const auto reports = atoll_test::on_threads(3, [&](atoll::World& world) {
+    const auto open_and_use = [&](int a, int b) {
+      auto pair = atoll::Communicator::open(world, {a, b}, "pair", {.backend = "host"});
+      auto stream = atoll::Device::cpu().stream();
+      std::vector<float> values(4, 1.0f);
+      pair.all_reduce(values, values, atoll::ReduceOp::sum, stream).synchronize();
+      CHECK(values == std::vector<float>(4, 2.0f));
+    };
+    if (world.rank() == 0) (open_and_use(0, 2), open_and_use(0, 1));
+    if (world.rank() == 1) (open_and_use(1, 2), open_and_use(0, 1));
+    if (world.rank() == 2) (open_and_use(1, 2), open_and_use(0, 2));
+    world.barrier();
+    // Each rank waits for another one in a cycle, but in threads of their own.
+    const int next = (world.rank() + 1) % 3, last = (world.rank() + 2) % 3;
+    std::jthread first([&] { open_and_use(world.rank(), next); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    open_and_use(last, world.rank());
+    return std::string();
+  });
+  CHECK(reports == std::vector<std::string>(3));
+}
+
+TEST_CASE("a communicator that was closed leaves no thread, descriptor or mapping behind") {
+  const auto things = [] {
+    const auto count = [](const char* folder) {
+      const std::filesystem::directory_iterator all(folder);
+      return std::distance(begin(all), end(all));
+    };
+    std::ifstream maps("/proc/self/maps");
+    std::string line;
+    std::ptrdiff_t shared = 0;
+    while (std::getline(maps, line)) shared += line.find("atoll") != std::string::npos ? 1 : 0;
+    return std::array{count("/proc/self/task"), count("/proc/self/fd"), shared};
+  };
+  const auto reports = atoll_test::on_threads(2, [&](atoll::World& world) {
+    const auto open_and_use = [&] {
+      auto both =
+          atoll::Communicator::open(world, {0, 1}, "both", {.backend = "host", .tags = true});
+      auto stream = atoll::Device::cpu().stream();
+      std::vector<float> values(4, 1.0f);
+      both.all_reduce(values, values, atoll::ReduceOp::sum, stream).synchronize();
+    };
+    open_and_use();
+    world.barrier();
+    const auto before = things();
+    world.barrier();
+    for (int i = 0; i < 100; ++i) open_and_use();
+    world.barrier();
+    for (int tries = 0; things() != before && tries < 200; ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK(things() == before);
     return std::string();
   });
   CHECK(reports == std::vector<std::string>(2));

@@ -9,11 +9,13 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "atoll/communicator.hpp"
+#include "atoll/tooling/store.hpp"
 #include "reserved_port.hpp"
 #include "store/regroup.hpp"
 #include "thread_ranks.hpp"
@@ -116,10 +118,12 @@ TEST_CASE("messages about epochs survive encoding, and wrong ones are refused") 
   CHECK(same.needed == 2);
   CHECK(same.grace == 5s);
   CHECK(store::decode_candidacy(store::encode(candidate(-1))).is_new());
-  const store::Seat seat = store::decode_seat(store::encode(store::Seat{2, 1, {0, -1, 4}, "s"}));
+  const store::Seat seat =
+      store::decode_seat(store::encode(store::Seat{2, 1, {0, -1, 4}, "s", "n"}));
+  CHECK(seat.nonce == "n");
   CHECK(seat.former_ranks == std::vector{0, -1, 4});
   CHECK(seat.rank == 1);
-  const std::string bad = store::encode(store::Seat{2, 3, {0, -1, 4}, "s"});
+  const std::string bad = store::encode(store::Seat{2, 3, {0, -1, 4}, "s", "n"});
   CHECK(has(error_of([&] { store::decode_seat(bad); }), "rank 3 of an epoch of 3 ranks"));
   const std::string good = store::encode(wish);
   for (std::size_t length = 0; length < good.size(); ++length) {
@@ -261,6 +265,46 @@ TEST_CASE("wrong calls of regroup() and enter()") {
   });
 }
 
+TEST_CASE("with a store of its own, rank 0 may leave, and the others go on") {
+  atoll::StoreServer server({.address = "127.0.0.1:0", .token = "store", .ranks = 3});
+  atoll_test::run_thread_ranks(
+      3,
+      [](World& world) {
+        CHECK(sum_of_ones(world) == 3.0f);
+        world.barrier();
+        if (world.rank() == 0) return world.leave();
+        while (world.departed().empty()) std::this_thread::sleep_for(1ms);
+        CHECK(world.departed() == std::vector{0});
+        auto next = World::regroup(world);
+        CHECK(next.former_ranks() == std::vector{1, 2});
+        CHECK(sum_of_ones(next) == 2.0f);
+      },
+      [&](atoll::Config& config) {
+        survive(config);
+        config.store = "external";
+        config.addr = server.address();
+        config.token = "store";
+      });
+  server.wait();
+}
+
+TEST_CASE("the token of an epoch cannot be guessed from that of the job") {
+  std::vector<std::string> tokens;
+  std::mutex mutex;
+  for (int job = 0; job < 2; ++job) {
+    run(2, [&](World& first) {
+      auto next = World::regroup(first);
+      const std::lock_guard lock(mutex);
+      tokens.push_back(next.config().token);
+      CHECK(next.config().token != first.config().token);
+    });
+  }
+  REQUIRE(tokens.size() == 4);
+  CHECK(tokens[0] == tokens[1]);
+  CHECK(tokens[2] == tokens[3]);
+  CHECK(tokens[0] != tokens[2]);
+}
+
 TEST_CASE("processes: killed ranks are left out, and a new process takes the free place") {
   const atoll_test::ReservedPort port;
   const auto body = [&](World& first, int out) {
@@ -331,6 +375,22 @@ TEST_CASE("processes: a new process that does not fit is refused, and the ranks 
   CHECK(has(second.line(), {"mismatch", "local rank 1", "ATOLL_LOCAL_RANK"}));
   CHECK(zero.child().line() == "0 of 2: 2");
   CHECK(one.child().line() == "1 of 2: 2");
+}
+
+TEST_CASE("processes: a rank that is stopped for less than the heartbeat is not lost") {
+  const atoll_test::ReservedPort port;
+  const auto body = [&](World& first, int out) {
+    first.barrier();
+    ::dprintf(out, "ready\n");
+    if (first.rank() == 1) ::raise(SIGSTOP);
+    first.barrier();
+    ::dprintf(out, "%zu lost\n", first.departed().size());
+  };
+  RankProcess zero(port, 0, 2, body, 4s), one(port, 1, 2, body, 4s);
+  for (RankProcess* rank : {&zero, &one}) CHECK(rank->child().line() == "ready");
+  std::this_thread::sleep_for(2s);
+  ::kill(one.child().pid(), SIGCONT);
+  for (RankProcess* rank : {&zero, &one}) CHECK(rank->child().line() == "0 lost");
 }
 
 TEST_CASE("processes: a stopped rank counts as lost after the heartbeat, and learns it") {
