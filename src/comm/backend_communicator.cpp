@@ -83,7 +83,9 @@ BackendCommunicator::~BackendCommunicator() {
   // A backend may read keys of other ranks until it is closed, for example when it first connects
   // to a rank.
   try {
-    WorldInternals::store(world()).release(id_ + "/", axis_.size());
+    std::vector<int> ranks = axis_.ranks;
+    std::ranges::sort(ranks);
+    WorldInternals::store(world()).release(id_ + "/", ranks);
   } catch (const std::exception&) {
     // Either the job has failed and its store ends soon, or there is no memory for the message, and
     // the keys stay in the store.

@@ -60,7 +60,8 @@ MemoryWish decode(int rank, std::string_view text) {
 std::vector<MemoryWish> exchange(const BackendCommunicator& group, const std::string& what,
                                  const MemoryWish& mine) {
   const Axis& axis = group.axis();
-  const std::string base = memory_key(group);
+  // The id of the communicator makes the key unique, so that threads can use several communicators.
+  const std::string base = store::titled("", group.id() + "/memory");
   std::vector<MemoryWish> wishes;
   try {
     const auto texts = exchange_on_axis(
@@ -170,11 +171,6 @@ std::optional<Error> compare(const BackendCommunicator& group, MemoryCall call, 
 }
 
 }  // namespace
-
-// The id of the communicator makes the key unique, so that threads can use several communicators.
-std::string memory_key(const BackendCommunicator& group) {
-  return store::titled("", group.id() + "/memory");
-}
 
 void agree_on_memory(std::span<const BackendCommunicator* const> groups, MemoryCall call,
                      std::size_t bytes,

@@ -17,9 +17,6 @@ enum class MemoryCall {
   registers
 };
 
-// Returns the prefix of the store keys with which the ranks of a group compare their calls.
-std::string memory_key(const BackendCommunicator& group);
-
 // Compares a call over the ranks of several groups, one group after the other. Collective over each
 // of them. Throws the same error on all ranks: the error of `check` on the lowest rank where it
 // throws; Error(mismatch) for different calls or sizes; and Error(out_of_memory) if CPU memory

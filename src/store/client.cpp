@@ -224,10 +224,12 @@ std::vector<std::string> Client::get_all(std::span<const std::string> keys, mill
 }
 
 // No answer follows: a caller that has read its keys need not wait until they are deleted.
-void Client::release(std::string_view prefix, int ranks) {
+void Client::release(std::string_view prefix, std::span<const int> ranks) {
   failure_->check();
-  const std::string body =
-      Packer().number(0).text(prefix).text("").number(static_cast<std::uint32_t>(ranks)).take();
+  Packer packer;
+  packer.number(0).text(prefix).text("");
+  pack(packer, runs_of(ranks));
+  const std::string body = packer.take();
   const Clock::time_point deadline = Clock::now() + send_patience;
   require(send(encode_frame(Kind::release, 0, body), deadline, deadline), ErrorCode::timeout,
           "rank {}: {} does not answer", rank_, name_of(server_));

@@ -81,7 +81,7 @@ class Client final : public Store {
            std::chrono::milliseconds timeout) override;
   std::vector<std::string> get_all(std::span<const std::string> keys,
                                    std::chrono::milliseconds timeout) override;
-  void release(std::string_view prefix, int ranks) override;
+  void release(std::string_view prefix, std::span<const int> ranks) override;
   using Store::exchange;
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                     std::chrono::milliseconds timeout,

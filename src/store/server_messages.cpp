@@ -187,19 +187,18 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   if (kind == Kind::get) return handle_get(waiter, in);
   std::string key(in.text(max_key_bytes));
   std::string value(in.text(max_value_bytes));
-  if (kind == Kind::exchange) {
+  if (kind == Kind::exchange || kind == Kind::release) {
     const std::vector<Run> runs = unpack_runs(in, epoch.roster.size());
     in.finish();
+    if (kind == Kind::release) return epoch.table.release(connection.rank(), key, runs);
     return epoch.table.exchange(waiter, connection.rank(), key, std::move(value), runs);
   }
-  const std::uint32_t ranks = kind == Kind::release ? in.number() : 0;
   in.finish();
   if (kind == Kind::ask) return ask_all(waiter, key, value);
   if (kind == Kind::reply) {
     return epoch.table.answer(frame.request, connection.rank(), std::move(value));
   }
   if (kind == Kind::cancel) return epoch.table.cancel(connection.rank(), key, value);
-  if (kind == Kind::release) return epoch.table.release(key, ranks);
   if (kind == Kind::announce) return announce(waiter, key, std::move(value));
   epoch.table.put(key, std::move(value));
   reply(waiter, std::nullopt, shared(""));

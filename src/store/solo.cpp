@@ -53,7 +53,7 @@ class SoloStore final : public Store {
     return result;
   }
 
-  void release(std::string_view prefix, int) override {
+  void release(std::string_view prefix, std::span<const int>) override {
     failure_->check();
     const std::lock_guard lock(mutex_);
     const auto first = values_.lower_bound(prefix);

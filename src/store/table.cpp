@@ -127,10 +127,22 @@ void Table::abandon(std::uint64_t number) {
   fetches_.erase(found);
 }
 
-void Table::release(const std::string& prefix, std::uint32_t ranks) {
-  std::uint32_t& calls = released_[prefix];
-  if (++calls < ranks) return;
-  released_.erase(prefix);
+void Table::release(int rank, const std::string& prefix, const std::vector<Run>& ranks) {
+  const auto [found, is_first] = readers_.try_emplace(prefix);
+  std::set<int>& readers = found->second;
+  if (is_first) {
+    Round all;
+    open(all, ranks);
+    for (std::size_t i = 0; i < all.entries.size(); ++i)
+      if (!roster_[all.rank_at(i)].is_gone()) readers.insert(readers.end(), all.rank_at(i));
+  }
+  readers.erase(rank);
+  if (!readers.empty()) return;
+  readers_.erase(found);
+  erase(prefix);
+}
+
+void Table::erase(const std::string& prefix) {
   const auto first = values_.lower_bound(prefix);
   auto last = first;
   while (last != values_.end() && last->first.starts_with(prefix)) ++last;
@@ -364,6 +376,11 @@ void Table::depart(int rank) {
     }
   }
   forget_rounds();
+  std::erase_if(readers_, [&](auto& item) {
+    const bool was_last = item.second.erase(rank) > 0 && item.second.empty();
+    if (was_last) erase(item.first);
+    return was_last;
+  });
   for (auto& [number, poll] : polls_) poll.unanswered.erase(rank);
   settle();
 }

@@ -104,8 +104,9 @@ class Table {
   std::pair<Body, bool> claim(const std::string& key, std::string value);
   // Answers with the values of all keys, in order, as soon as every key has one.
   void get(const Waiter& waiter, std::vector<std::string> keys);
-  // Deletes all keys that begin with `prefix` once `ranks` ranks have called this function.
-  void release(const std::string& prefix, std::uint32_t ranks);
+  // Deletes all keys that begin with `prefix` once each of the ranks (empty: all ranks) has called
+  // this function or is gone.
+  void release(int rank, const std::string& prefix, const std::vector<Run>& ranks);
   std::size_t values() const noexcept { return values_.size(); }
   // `members` are the ranks that take part; empty means all ranks.
   void exchange(const Waiter& waiter, int rank, const std::string& key, std::string value,
@@ -167,6 +168,7 @@ class Table {
   void complete(const Round& round);
   // Returns true if no rank waits in the round, or has yet to learn that it was cancelled.
   bool is_over(const Round& round) const;
+  void erase(const std::string& prefix);
   void forget_rounds();  // removes the rounds that are over
   static void withdraw(Round& round, Round::Entry& entry);
   void reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why);
@@ -184,8 +186,8 @@ class Table {
   std::unordered_map<std::string, std::vector<std::pair<std::uint64_t, std::size_t>>> waiting_;
   std::map<std::string, Round> rounds_;
   std::map<std::uint64_t, Poll> polls_;
-  std::unordered_map<std::string, std::uint32_t> released_;  // number of release() calls, by prefix
-  std::uint64_t next_number_ = 1;                            // number of the next fetch or poll
+  std::map<std::string, std::set<int>> readers_;  // ranks that have not released a prefix yet
+  std::uint64_t next_number_ = 1;                 // number of the next fetch or poll
   // A time at or before the first deadline of a waiting request. It may be that of a request that
   // has been answered; expire() then scans the requests once without effect.
   net::Clock::time_point next_deadline_ = net::Clock::time_point::max();

@@ -105,7 +105,8 @@ std::string thrown(atoll::ErrorCode code, Action action) {
     CHECK(atoll::name(error.code()) == atoll::name(code));
     return error.what();
   }
-  return "nothing was thrown";
+  FAIL_CHECK("nothing was thrown");
+  return "";
 }
 
 // Returns whether the store closes the connection within 10 s.

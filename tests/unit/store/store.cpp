@@ -307,17 +307,33 @@ TEST_CASE("keys are deleted when all of their readers have released them") {
         self.client.put(key, "x", 10s);
     }
     self.client.exchange("", "", 10s);
-    if (self.number == 0) self.client.release("group/", 2);
+    const std::vector<int> readers{0, 1};
+    if (self.number == 0) self.client.release("group/", readers);
     self.client.exchange("", "", 10s);
     REQUIRE(self.client.get("group/2", 10s) == "x");
     self.client.exchange("", "", 10s);
-    if (self.number == 1) self.client.release("group/", 2);
+    if (self.number == 1) self.client.release("group/", {});
     self.client.exchange("", "", 10s);
     for (const char* key : {"group/1", "group/2"})
       thrown(atoll::ErrorCode::timeout, [&] { self.client.get(key, 0ms); });
     REQUIRE(self.client.get("groups", 10s) == "x");
     REQUIRE(self.client.get("grou", 10s) == "x");
   });
+}
+
+TEST_CASE("keys are deleted when the last of their readers is gone") {
+  Place place(3);
+  Rank zero(place, 0), two(place, 2);
+  const std::vector<int> readers{0, 1};
+  {
+    Rank one(place, 1);
+    zero.client.put("group/1", "x", 10s);
+    zero.client.release("group/", readers);
+    CHECK(two.client.get("group/1", 10s) == "x");
+    one.client.farewell();
+  }
+  thrown(atoll::ErrorCode::timeout, [&] { two.client.get("group/1", 0ms); });
+  for (Rank* rank : {&zero, &two}) rank->client.farewell();
 }
 
 TEST_CASE("ranks that name different groups for one exchange get an error") {
