@@ -31,6 +31,23 @@ std::size_t size_of(ncclDataType_t type) {
   return 8;
 }
 
+// A bf16 number, whose arithmetic rounds every result to the nearest one, as NCCL's does.
+struct Bf16 {
+  Bf16() = default;
+  Bf16(float value) {  // NOLINT(google-explicit-constructor)
+    std::uint32_t word = 0;
+    std::memcpy(&word, &value, sizeof(word));
+    bits = static_cast<std::uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16);
+  }
+  operator float() const {  // NOLINT(google-explicit-constructor)
+    const std::uint32_t word = std::uint32_t{bits} << 16;
+    float value = 0;
+    std::memcpy(&value, &word, sizeof(value));
+    return value;
+  }
+  std::uint16_t bits = 0;
+};
+
 template <class T>
 T combine(T a, T b, int op) {
   if (op == ncclMin) return std::min(a, b);
@@ -49,17 +66,21 @@ void reduce_as(const std::vector<Shared>& calls, void* dst, std::size_t first, s
       const auto value = static_cast<const T*>(calls[r]->src)[first + i];
       result[i] = r == 0 ? value : combine(result[i], value, own.op);
     }
-    if (own.op == ncclAvg) result[i] = static_cast<T>(result[i] / static_cast<T>(calls.size()));
+    if (own.op == ncclAvg)
+      result[i] = static_cast<T>(result[i] / static_cast<T>(static_cast<float>(calls.size())));
   }
   std::memcpy(dst, result.data(), count * sizeof(T));
 }
 
-// Reduces `count` elements of all ranks into dst. Returns false for 16-bit types, whose reductions
-// are not implemented, because the nccl backend must not request them.
+// Reduces `count` elements of all ranks into dst. Returns false for f16, whose reductions are not
+// implemented. The nccl backend requests 16-bit sums only for Reduction::natively().
 bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
   switch (static_cast<int>(calls.front()->type)) {
     case ncclFloat32:
       reduce_as<float>(calls, dst, first, count);
+      return true;
+    case ncclBfloat16:
+      reduce_as<Bf16>(calls, dst, first, count);
       return true;
     case ncclFloat64:
       reduce_as<double>(calls, dst, first, count);
