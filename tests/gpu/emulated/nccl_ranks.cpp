@@ -30,11 +30,13 @@ constexpr auto limit = 300ms;  // of an operation, after which its stopped ranks
 
 // All-reduces `mine` of each rank `rounds` times and returns the last result of all elements.
 template <class T>
-T reduce(World& world, atoll::DType dtype, T mine, atoll::Reduction reduction, int rounds = 1) {
+T reduce(World& world, atoll::DType dtype, T mine, atoll::Reduction reduction, int rounds = 1,
+         std::chrono::milliseconds timeout = 20s) {
   std::vector<int> ranks;
   for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
   const auto device = atoll::Device::cuda(world.rank());
-  auto all = atoll::Communicator::open(world, ranks, "all", {.backend = "nccl", .device = device});
+  auto all = atoll::Communicator::open(world, ranks, "all",
+                                       {.backend = "nccl", .device = device, .timeout = timeout});
   auto stream = device.stream();
   std::vector<T> values(1024, mine);
   const auto memory = device.allocate(values.size() * sizeof(T));
@@ -49,7 +51,7 @@ T reduce(World& world, atoll::DType dtype, T mine, atoll::Reduction reduction, i
 }
 
 float sum_of_ones(World& world, int rounds) {
-  return reduce(world, atoll::DType::f32, 1.0f, atoll::ReduceOp::sum, rounds);
+  return reduce(world, atoll::DType::f32, 1.0f, atoll::ReduceOp::sum, rounds, limit);
 }
 
 // One job that loses ranks at a random instant. Returns the seconds from that instant until the
@@ -87,7 +89,6 @@ double lose(int ranks, const std::vector<int>& victims, int rounds) {
       [](atoll::Config& config) {
         config.failure_scope = "communicator";
         config.host_id = config.rank < 2 ? "first" : "second";
-        config.timeout = limit;
         config.rendezvous_timeout = 20s;
         config.log = "off";
       });
