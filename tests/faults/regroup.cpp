@@ -6,7 +6,8 @@
 // several faults, until fewer than two ranks or hosts are left; then a new job starts.
 //   kill, kill-two, kill-host    kills one rank, two, or all ranks of a host
 //   kill-waiting                 kills a second rank while the others regroup
-//   stop                         stops a rank until the next epoch has begun; it then gets an error
+//   stop                         stops a rank until the next epoch has begun; it then gets an error.
+//                                The store finds it by its silence of 2 s
 //   silence                      a host loses its network; its ranks get an error
 //   cut                          two hosts lose each other for 3 s, but not the store; all ranks go on
 // The last two run on emulated hosts (network.cpp), with the program atoll-store on a host of its
@@ -96,10 +97,8 @@ void run_collectives(atoll::World& world) {
 
 // Without a size, a launcher and the environment say what the rank is and where the store is.
 int run_rank(int rank, int size, const std::string& address, const std::string& host) {
-  atoll::Config config;
-  if (size == 0) {
-    config = atoll::Config::from_env();
-  } else {
+  atoll::Config config = atoll::Config::from_env();
+  if (size > 0) {
     config.rank = rank;
     config.size = size;
     config.addr = address;
@@ -108,8 +107,8 @@ int run_rank(int rank, int size, const std::string& address, const std::string& 
   }
   config.store = "external";
   config.failure_scope = "communicator";
-  config.log = std::getenv("ATOLL_LOG") ? std::getenv("ATOLL_LOG") : "error";
-  config.timeout = 2s;
+  if (std::getenv("ATOLL_LOG") == nullptr) config.log = "error";
+  if (std::getenv("ATOLL_TIMEOUT") == nullptr) config.timeout = 2s;
   config.rendezvous_timeout = 5s;
   auto world = std::make_unique<atoll::World>(atoll::World::from_env(config));
   for (;;) {
@@ -254,7 +253,10 @@ class Job {
       address_ = store_.line(Clock::now() + limit);
     } else {
       server_ = std::make_unique<atoll::StoreServer>(
-          atoll::StoreServer::Options{"127.0.0.1:0", token, options.ranks});
+          atoll::StoreServer::Options{.address = "127.0.0.1:0",
+                                      .token = token,
+                                      .ranks = options.ranks,
+                                      .heartbeat = options.fault == "stop" ? 2s : 10s});
       address_ = server_->address();
     }
     for (int number = 0; number < options.ranks; ++number) {
@@ -432,7 +434,7 @@ int run_trials(const Options& options, const std::filesystem::path& program, Hos
       "left over {} names\n",
       options.fault, options.ranks, options.hosts, options.trials, failed, median,
       times.empty() ? 0.0 : times.back(), hosts.names_in_memory() - names);
-  return failed == 0 ? 0 : 1;
+  return failed == 0 && hosts.names_in_memory() == names ? 0 : 1;
 }
 
 }  // namespace
@@ -459,6 +461,7 @@ int main(int argc, char** argv) {
   }
   atoll::log::set_level(atoll::log::level_from_name("error"));
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  if (options.fault == "stop") ::setenv("ATOLL_TIMEOUT", "20", 1);
   if (options.fault != "silence" && options.fault != "cut") {
     Hosts here;
     return run_trials(options, program, here);
