@@ -57,7 +57,8 @@ struct SimulatedJob {
 // After a loss the living ranks can form a new World (regroup()); a World itself never changes.
 //
 // A World changes nothing outside itself, unless Config::owns_process asks for it: it installs no
-// handlers, sets no variables, never ends the process, and its threads end with it.
+// handlers, sets no variables or limits, never ends the process, and its threads end with it. The
+// launcher's library for its protocol (PMIx), if there is one, may keep threads.
 //
 // Any thread may call any function. All ranks must call functions marked "collective", in the same
 // order.

@@ -90,11 +90,12 @@ inline bool lacks_descriptors() noexcept {
   return !spare && (errno == EMFILE || errno == ENFILE);
 }
 
-// Raises the soft limit of descriptors to the hard limit, and returns it.
-inline std::size_t raise_descriptor_limit() noexcept {
+// Returns the soft limit of descriptors of this process. With `raise` it first becomes the hard
+// limit.
+inline std::size_t descriptor_limit(bool raise) noexcept {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  if (limit.rlim_cur < limit.rlim_max) {
+  if (raise && limit.rlim_cur < limit.rlim_max) {
     const rlimit raised{limit.rlim_max, limit.rlim_max};
     if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
   }

@@ -49,14 +49,13 @@ constexpr std::uint64_t no_poll = std::numeric_limits<std::uint64_t>::max();
 // Returns how many connections may be open that have not proved that they know the token. The other
 // descriptors are for ranks: one each, or two in a job with epochs, in which a rank that asks for
 // the next epoch has two connections for a moment.
-std::size_t stranger_limit(int size, bool has_epochs, std::size_t wanted) {
-  const std::size_t descriptors = net::raise_descriptor_limit();
+std::size_t stranger_limit(int size, bool has_epochs, bool raise_limit, std::size_t wanted) {
+  const std::size_t descriptors = net::descriptor_limit(raise_limit);
   const std::size_t needed =
       static_cast<std::size_t>(size) * (has_epochs ? 2 : 1) + other_descriptors;
   if (descriptors < needed + fewest_strangers) {
     log::warn(
-        "rank 0 may open {} descriptors, but {} ranks need about {}: raise the hard limit "
-        "(ulimit -Hn)",
+        "rank 0 may open {} descriptors, but {} ranks need about {}: raise the limit (ulimit -n)",
         descriptors, size, needed + fewest_strangers);
     return fewest_strangers;
   }
@@ -74,7 +73,8 @@ Server::Server(ServerOptions options)
       next_beat_(options_.loss_fails_job || options_.heartbeat.count() == 0
                      ? Clock::time_point::max()
                      : begin_),
-      stranger_limit_(stranger_limit(options_.size, !options_.loss_fails_job, options_.strangers)),
+      stranger_limit_(stranger_limit(options_.size, !options_.loss_fails_job,
+                                     options_.raises_descriptor_limit, options_.strangers)),
       next_id_(options_.listeners.size() + 1) {
   epochs_.emplace_back(0u, options_.size, &Server::reply);
   epoll_event wanted{};

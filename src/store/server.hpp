@@ -59,6 +59,7 @@ struct ServerOptions {
   bool loss_fails_job =
       true;  // false: the store informs the other ranks of a loss, and the job goes on
   const char* server = "rank 0, which serves the store,";  // the process of the store, for errors
+  bool raises_descriptor_limit = true;  // raises the soft limit of the process to the hard limit
   std::size_t strangers = max_strangers;
 };
 

@@ -71,6 +71,7 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   options.rendezvous_timeout = config.rendezvous_timeout;
   options.cut_timeout = config.cut_timeout;
   options.heartbeat = config.heartbeat;
+  options.raises_descriptor_limit = config.owns_process != 0;
   options.loss_fails_job = config.failure_scope != "communicator";
   server = std::make_shared<store::Server>(std::move(options));
   if (rendezvous) rendezvous->publish(launch::to_text(chosen), deadline);

@@ -92,7 +92,7 @@ void watch(int epoll, Rank& rank) {
 // Plays all ranks whose number is `client` modulo the number of clients.
 Times play(const Options& options, int size, int client, const net::Address& to, bool is_plain,
            Clock::time_point start) {
-  net::raise_descriptor_limit();
+  net::descriptor_limit(true);
   const net::Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   std::vector<Rank> ranks;
   for (int rank = client; rank < size; rank += options.clients) {
@@ -158,7 +158,7 @@ void serve(net::Fd listener, int size) {
 
 // Accepts `size` connections and sends one byte to each.
 void accept_only(const net::Fd& listener, int size) {
-  net::raise_descriptor_limit();
+  net::descriptor_limit(true);
   std::vector<net::Fd> sockets;
   while (sockets.size() < static_cast<std::size_t>(size)) {
     net::wait_for(listener.get(), POLLIN, Clock::now() + limit);

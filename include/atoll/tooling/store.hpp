@@ -11,7 +11,8 @@
 
 namespace atoll_v1::atoll {
 
-// Serves the store of one job, on a thread. Its ranks set Config::store to "external", addr to
+// Serves the store of one job, on a thread, and raises the process's soft limit of descriptors to
+// the hard limit. Its ranks set Config::store to "external", addr to
 // address(), token to `token` and failure_scope to "communicator".
 class ATOLL_API StoreServer {
  public:

@@ -1,10 +1,15 @@
 // Threads that call one communicator are served in turn. Streams of other devices are errors.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -193,6 +198,53 @@ TEST_CASE("a communicator that was closed leaves no thread, descriptor or mappin
     return std::string();
   });
   CHECK(reports == std::vector<std::string>(2));
+}
+
+TEST_CASE("a job changes nothing of the process, unless the program asks for it") {
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const rlimit lower{std::min<rlim_t>(limit.rlim_max - 1, 4000), limit.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &lower) == 0);
+  struct Process {
+    std::vector<std::string> environment;
+    std::vector<void (*)(int)> handlers;
+    std::terminate_handler terminate = std::get_terminate();
+    rlim_t descriptors = 0;
+    std::ptrdiff_t threads = 0;
+    Process() {
+      for (char** one = environ; *one != nullptr; ++one) environment.emplace_back(*one);
+      for (int number = 1; number < NSIG; ++number) {
+        struct sigaction action {};
+        ::sigaction(number, nullptr, &action);
+        handlers.push_back(action.sa_handler);
+      }
+      rlimit now{};
+      ::getrlimit(RLIMIT_NOFILE, &now);
+      descriptors = now.rlim_cur;
+      const std::filesystem::directory_iterator all("/proc/self/task");
+      threads = std::distance(begin(all), end(all));
+    }
+    bool operator==(const Process&) const = default;
+  };
+  const Process before;
+  atoll_test::on_threads(2, [](atoll::World& world) {
+    auto both = atoll::Communicator::open(world, {0, 1}, "both", {.backend = "host"});
+    auto stream = atoll::Device::cpu().stream();
+    std::vector<float> values(4, 1.0f);
+    both.all_reduce(values, values, atoll::ReduceOp::sum, stream).synchronize();
+    CHECK(values == std::vector<float>(4, 2.0f));
+    if (world.rank() == 1) world.fail("the end");
+    return std::string();
+  });
+  for (int tries = 0; Process() != before && tries < 200; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const Process after;
+  CHECK(after.environment == before.environment);
+  CHECK(after.handlers == before.handlers);
+  CHECK(after.terminate == before.terminate);
+  CHECK(after.descriptors == before.descriptors);
+  CHECK(after.threads == before.threads);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
 }
 
 TEST_CASE("a stream of another kind of device is refused before anything is enqueued") {
