@@ -49,6 +49,7 @@ typedef struct atoll_communicator atoll_communicator;
 typedef struct atoll_work atoll_work;
 typedef struct atoll_buffer atoll_buffer;
 typedef struct atoll_registration atoll_registration;
+typedef struct atoll_stop atoll_stop;
 
 /* ATOLL_C_ABI of the library that the program has loaded. A program compares it with its own. */
 uint32_t atoll_c_abi(void);
@@ -188,6 +189,10 @@ atoll_status atoll_stream_synchronize(atoll_stream* stream);
 atoll_status atoll_buffer_open(const atoll_device* device, size_t bytes,
                                atoll_communicator* const* communicators, size_t n,
                                atoll_buffer** buffer);
+/* The same, but not collective: memory of this rank alone, for allocators that grow on one rank. */
+atoll_status atoll_buffer_open_alone(const atoll_device* device, size_t bytes,
+                                     atoll_communicator* const* communicators, size_t n,
+                                     atoll_buffer** buffer);
 /* Stores the address of the memory, which belongs to the buffer. */
 atoll_status atoll_buffer_data(const atoll_buffer* buffer, void** data);
 /* Frees the memory. No stream of this rank may still use it. */
@@ -275,12 +280,18 @@ typedef struct atoll_communicator_options {
   const atoll_device* device; /* NULL: the CPU */
   const atoll_communicator* parent; /* a communicator to split, or NULL */
   int64_t timeout_ms;               /* time limit of one collective; 0: the setting "timeout" */
-  int32_t deterministic; /* 1 and -1 turn the setting "deterministic" on and off; 0 leaves it */
-  int32_t one_level;     /* nonzero: NCCL sends all data through one communicator */
-  const char* algorithm; /* such as "all_reduce:ring"; NULL: the setting "algorithm" */
-  int32_t compute_units; /* ATOLL_COMPUTE_UNITS_... */
-  int32_t tags;          /* nonzero: messages have tags and may come from any rank */
+  int32_t deterministic;  /* 1 and -1 turn the setting "deterministic" on and off; 0 leaves it */
+  int32_t one_level;      /* nonzero: NCCL sends all data through one communicator */
+  const char* algorithm;  /* such as "all_reduce:ring"; NULL: the setting "algorithm" */
+  int32_t compute_units;  /* ATOLL_COMPUTE_UNITS_... */
+  int32_t tags;           /* nonzero: messages have tags and may come from any rank */
+  const atoll_stop* stop; /* ends the opening; NULL: nothing does */
 } atoll_communicator_options;
+/* A stop that any thread requests while a rank opens a communicator with it ends the opening on all
+ * ranks with ATOLL_ABORTED. */
+atoll_status atoll_stop_open(atoll_stop** stop);
+atoll_status atoll_stop_request(atoll_stop* stop);
+void atoll_stop_close(atoll_stop* stop);
 /* Opens a communicator over an axis of the mesh ("world": all its ranks). Collective over the axis.
  * `options` may be NULL, and must be equal on all ranks. */
 atoll_status atoll_communicator_open(const atoll_mesh* mesh, const char* axis,
@@ -323,6 +334,9 @@ atoll_status atoll_communicator_abort(atoll_communicator* comm, const char* reas
  * the setting "failure_scope" = "communicator", a failed operation or a lost rank (ATOLL_PEER_LOST)
  * ends the communicator on all its ranks, and otherwise the job. */
 
+/* Added to the op of a reduction (ATOLL_SUM | ATOLL_NATIVE): the backend may use its own arithmetic.
+ * NCCL then sums 16-bit types itself and rounds at every rank (Reduction::natively()). */
+#define ATOLL_NATIVE 0x10000
 /* dst[i] = op over all ranks r of (src of rank r)[i], for `count` elements. In place: src = dst. */
 atoll_status atoll_all_reduce(atoll_communicator* comm, const void* src, void* dst, uint64_t count,
                               int32_t dtype, int32_t op, atoll_stream* stream, atoll_work** work);

@@ -36,7 +36,11 @@ struct Call {
   }
 };
 
-Reduction reduction(int32_t op) { return static_cast<ReduceOp>(op); }
+Reduction reduction(int32_t op, std::optional<double> factor = {}) {
+  const auto own = static_cast<ReduceOp>(op & ~ATOLL_NATIVE);
+  const Reduction result = factor ? Reduction(own, *factor) : Reduction(own);
+  return (op & ATOLL_NATIVE) != 0 ? result.natively() : result;
+}
 
 // Allocates the handle before `body` enqueues the operation: if the allocation failed afterwards,
 // the caller would get no Work for an operation that runs.
@@ -83,8 +87,8 @@ atoll_status atoll_all_reduce_scaled(atoll_communicator* comm, const void* src, 
                                      uint64_t count, int32_t dtype, int32_t op, double factor,
                                      atoll_stream* stream, atoll_work** work) {
   return enqueue(comm, dtype, stream, work, [&](const Call& call) {
-    return call.comm.all_reduce(call.src(src, count), call.dst(dst, count),
-                                {static_cast<atoll::ReduceOp>(op), factor}, call.stream);
+    return call.comm.all_reduce(call.src(src, count), call.dst(dst, count), reduction(op, factor),
+                                call.stream);
   });
 }
 atoll_status atoll_reduce_scatter_scaled(atoll_communicator* comm, const void* src, void* dst,
@@ -92,7 +96,7 @@ atoll_status atoll_reduce_scatter_scaled(atoll_communicator* comm, const void* s
                                          atoll_stream* stream, atoll_work** work) {
   return enqueue(comm, dtype, stream, work, [&](const Call& call) {
     return call.comm.reduce_scatter(call.src(src, call.all(count)), call.dst(dst, count),
-                                    {static_cast<atoll::ReduceOp>(op), factor}, call.stream);
+                                    reduction(op, factor), call.stream);
   });
 }
 atoll_status atoll_reduce(atoll_communicator* comm, const void* src, void* dst, uint64_t count,

@@ -22,6 +22,7 @@ CommunicatorOptions communicator_options(const atoll_communicator_options* given
       wanted.compute_units > ATOLL_COMPUTE_UNITS_NONE)
     throw BadArgument{"options", "has an unknown value of compute_units"};
   result.tags = wanted.tags != 0;
+  if (wanted.stop != nullptr) result.stop = wanted.stop->source.get_token();
   if (wanted.compute_units != ATOLL_COMPUTE_UNITS_ANY)
     result.compute_units = static_cast<ComputeUnits>(wanted.compute_units);
   return result;
@@ -32,6 +33,14 @@ const Communicator& of(const atoll_communicator* comm) { return at(comm, "comm")
 
 }  // namespace
 }  // namespace atoll_v1::atoll::c
+
+atoll_status atoll_stop_open(atoll_stop** stop) {
+  return create(stop, "stop", [] { return std::stop_source(); });
+}
+atoll_status atoll_stop_request(atoll_stop* stop) {
+  return guard([&] { at(stop, "stop").source.request_stop(); });
+}
+void atoll_stop_close(atoll_stop* stop) { release(stop); }
 
 atoll_status atoll_communicator_open(const atoll_mesh* mesh, const char* axis,
                                      const atoll_communicator_options* options,

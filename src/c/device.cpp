@@ -72,6 +72,14 @@ atoll_status atoll_buffer_open(const atoll_device* device, size_t bytes,
     return users.empty() ? memory.allocate(bytes) : atoll::allocate(memory, bytes, users);
   });
 }
+atoll_status atoll_buffer_open_alone(const atoll_device* device, size_t bytes,
+                                     atoll_communicator* const* communicators, size_t n,
+                                     atoll_buffer** buffer) {
+  return create(buffer, "buffer", [&] {
+    return atoll::allocate_alone(at(device, "device").device, bytes,
+                                 communicators_of(communicators, n));
+  });
+}
 atoll_status atoll_buffer_data(const atoll_buffer* buffer, void** data) {
   return guard([&] { at(data, "data") = at(buffer, "buffer").buffer.data(); });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,10 @@ struct atoll_stream {
 
 struct atoll_buffer {
   atoll::Buffer buffer;
+};
+
+struct atoll_stop {
+  std::stop_source source;
 };
 
 struct atoll_registration {

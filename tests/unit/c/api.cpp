@@ -209,6 +209,10 @@ TEST_CASE("every collective moves the data that its contract states") {
     ok(atoll_stream_synchronize(on));
     CHECK(halves == std::vector<float>(3, 3.0f));
     CHECK(twice == 6.0f);
+    ok(atoll_all_reduce(self.comm, &mine, one.data(), 1, ATOLL_I32, ATOLL_SUM | ATOLL_NATIVE, on,
+                        nullptr));
+    done(one, {33});
+    one = {100 * (me + 1) + 2};
     ok(atoll_reduce(self.comm, &mine, me == 1 ? one.data() : nullptr, 1, ATOLL_I32, ATOLL_SUM, 1,
                     on, nullptr));
     done(one, {me == 1 ? 33 : 100 * (me + 1) + 2});
@@ -261,6 +265,14 @@ TEST_CASE("every collective moves the data that its contract states") {
     CHECK((source == (me + 2) % ranks && tag == 40 + source && one[0] == 10 + source));
     atoll_communicator_close(tagged);
 
+    atoll_stop* stop = nullptr;
+    ok(atoll_stop_open(&stop));
+    if (me == 1) ok(atoll_stop_request(stop));
+    options.stop = stop;
+    refused(atoll_communicator_open(self.mesh, "world", &options, &tagged), "rank 1 stopped it",
+            ATOLL_ABORTED);
+    atoll_stop_close(stop);
+
     atoll_communicator* half = nullptr;
     std::int32_t size = 0;
     ok(atoll_communicator_split(self.comm, me == 1 ? -1 : 0, 0, "half", &half));
@@ -303,6 +315,10 @@ TEST_CASE("streams, memory, and callbacks of failures") {
     ok(atoll_stream_synchronize(other));
     CHECK(target == 8);
     CHECK(*static_cast<int*>(data) == 0);
+    atoll_buffer_close(buffer);
+    ok(atoll_buffer_open_alone(self.cpu, 100 + static_cast<std::size_t>(self.rank), &self.comm, 1,
+                               &buffer));
+    ok(atoll_buffer_data(buffer, &data));
     ok(atoll_registration_open(&source, sizeof source, &self.comm, 1, &registration));
     ok(atoll_registration_slow(registration, &reason));
     CHECK(*reason != 0);  // other processes cannot access the memory of a stack
