@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +17,7 @@
 #include <latch>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -141,6 +143,36 @@ TEST_CASE("a thread may call a communicator while operations of another thread a
     return std::string();
   });
   CHECK(reports == std::vector<std::string>(2));
+}
+
+TEST_CASE("messages that nobody asks for are kept, and wait in their sender above 256 MiB") {
+  constexpr std::size_t large = std::size_t{100} << 20;
+  // Rank 1 receives these tags, one after the other; rank 0 sends three large messages with the tags
+  // 0, 1 and 2 and an empty one with the tag 3.
+  const auto receive = [](const std::vector<int>& tags) {
+    return atoll_test::on_threads(2, [&](atoll::World& world) {
+      auto both = atoll::Communicator::open(
+          world, {0, 1}, "both",
+          {.backend = "host", .timeout = std::chrono::seconds(3), .tags = true});
+      auto stream = atoll::Device::cpu().stream();
+      std::vector<std::uint8_t> data(large);
+      for (int tag = 0; tag < 4 && world.rank() == 0; ++tag) {
+        data[0] = static_cast<std::uint8_t>(tag);
+        const std::span<const std::uint8_t> all(data);
+        both.send(all.first(tag < 3 ? large : 0), 1, stream, tag).synchronize();
+      }
+      for (const int tag : tags) {
+        if (world.rank() == 0) continue;
+        both.recv(std::span(data).first(tag < 3 ? large : 0), 0, stream, tag).synchronize();
+        if (tag < 3) CHECK(data[0] == tag);
+      }
+      return std::string();
+    });
+  };
+  CHECK(receive({2, 1, 0, 3}) == std::vector<std::string>(2));
+  const auto reports = receive({3, 2, 1, 0});
+  CHECK(has(reports[1], {"timeout", "a message from rank 0", "with tag 3",
+                         "not received: ", "with tag 0", "with tag 1"}));
 }
 
 TEST_CASE("communicators that have some ranks in common are opened in any order") {
