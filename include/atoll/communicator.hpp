@@ -404,7 +404,7 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
 // registered with the networks of each communicator if its backend can register memory of one rank
 // (verbs; nccl by ncclCommRegister, after which NCCL wants registered memory on all ranks of a call
 // or on none). Other ranks of the host do not map it. Destroying the Buffer waits until earlier
-// operations of the communicators are complete. Errors are thrown on this rank only, and nothing
+// collectives of the communicators are complete. Errors are thrown on this rank only, and nothing
 // fails: Error(out_of_memory), Error(invalid_argument) for a communicator that is named twice.
 ATOLL_API Buffer
 allocate_alone(const Device& device, std::size_t bytes,

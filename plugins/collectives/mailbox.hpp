@@ -39,6 +39,7 @@ class Mailbox {
   // Performs sends and receives; returns when all are complete: a send when the transport has its
   // data. After the first exception of any call, every call throws Error(ATOLL_ABORTED).
   void perform(std::span<atoll_operation* const> messages);
+  bool has_failed() const noexcept { return !failure_.empty(); }  // while no call is in progress
 
  private:
   using Clock = std::chrono::steady_clock;

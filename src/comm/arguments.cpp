@@ -76,7 +76,8 @@ void Arguments::message(int rank, int tag, bool has_tags, bool receives) const {
   require(has_tags || (tag == 0 && !is_any),
           "tags and any source need a communicator that is opened with CommunicatorOptions::tags");
   if (!receives || rank != ATOLL_ANY) peer(rank);
-  require(tag >= 0 || is_any, "the tag is {}: use a number from 0 to 2147483647", tag);
+  require(tag >= 0 || (receives && tag == ATOLL_ANY),
+          "the tag is {}: use a number from 0 to 2147483647", tag);
 }
 
 void Arguments::own_messages(int sends, int receives) const {

@@ -170,6 +170,7 @@ std::shared_ptr<Work::State> BackendCommunicator::begin(Stream& stream) {
       "rank {}: communicator {}: the stream {} is not a stream of the communicator's device {}: "
       "take streams from Communicator::device()",
       world().rank(), name_, stream.name(), device_.name());
+  if (use_ == Use::tags && order_.is_idle()) retired_.free();
   order_.enter(stream);
   auto state = std::make_shared<Work::State>();
   if (watchdog_) state->watchdog = watchdog_->watchdog();

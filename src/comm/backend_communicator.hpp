@@ -246,9 +246,10 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
     return operation.timeout.count() < 0 ? settings_.timeout : operation.timeout;
   }
   bool fails_job() const { return world().config().failure_scope != "communicator"; }
-  // Ends this group on this rank. Operations that have been called may complete within `patience`:
-  // the rank that leaves has sent its part of them.
-  void end(const Error& why, std::chrono::milliseconds patience = {}, bool may_be_replaced = false);
+  // Ends this group on this rank. Operations that have been called may complete until `deadline`:
+  // a rank that leaves has sent its part of them.
+  void end(const Error& why, std::chrono::steady_clock::time_point deadline = {},
+           bool may_be_replaced = false);
   // Ends this group with the error that a rank has announced first. It also replaces the error of
   // an abort() on this rank that came later.
   void announced(const Error& why);

@@ -123,7 +123,9 @@ class Grouping {
   }
 
   Work start() {
-    BackendCommunicator& group = *impl_.group;
+    const bool has_collectives = !collectives_.empty() || !parts_.empty();
+    // Messages with tags are independent of collectives.
+    BackendCommunicator& group = impl_.tags && !has_collectives ? *impl_.tags : *impl_.group;
     if (!impl_.tags) check_own_messages();
     const std::lock_guard calling(group.calling());
     auto state = group.begin(stream_);

@@ -122,9 +122,14 @@ Communicator::~Communicator() = default;
 
 Communicator::Impl::Handles::~Handles() {
   try {
-    if (tags) tags->wait_until_idle();
-    group->call_when_idle().unlock();
+    // A callback of an operation may start another one, also of the other group.
+    for (bool is_idle = false; !is_idle;) {
+      if (tags) tags->call_when_idle().unlock();
+      const auto calling = group->call_when_idle();  // the mutex of both groups
+      is_idle = !tags || tags->is_idle();
+    }
   } catch (const std::bad_alloc&) {
+    if (tags) tags->wait_until_idle();
     group->wait_until_idle();  // needs no memory
   }
 }
@@ -161,8 +166,10 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
       impl->group->adopt({impl->tags});
     }
   } catch (const std::exception& error) {
-    // Ranks that are not in the part that failed have opened the communicator.
-    impl->group->abort(error.what());
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    // Ranks that are not in the part that failed have opened the communicator. If the backend lacks
+    // tags, all ranks are here.
+    if (!known || known->code() != ErrorCode::unsupported) impl->group->abort(error.what());
     throw;
   }
   impl->handles = std::make_shared<Impl::Handles>(impl->group, impl->tags);

@@ -34,29 +34,41 @@ void BackendCommunicator::abort(std::string_view reason) {
 }
 
 void BackendCommunicator::announced(const Error& why) {
+  std::vector<std::weak_ptr<BackendCommunicator>> parts;
   {
     const std::lock_guard lock(ending_);
     if (std::exchange(may_be_replaced_, false)) ended_by_ = why;
+    parts = parts_;
+  }
+  for (const auto& entry : parts) {
+    const auto part = entry.lock();
+    if (!part) continue;
+    const std::lock_guard lock(part->ending_);
+    if (std::exchange(part->may_be_replaced_, false)) part->ended_by_ = why;
   }
   end(why);
 }
 
 // Marks all groups as ended before the first backend aborts: a stream that fails then drops
 // operations of the other groups, and operation_dropped() must know that they have ended.
-void BackendCommunicator::end(const Error& why, std::chrono::milliseconds patience,
+void BackendCommunicator::end(const Error& why, std::chrono::steady_clock::time_point deadline,
                               bool may_be_replaced) {
   if (!mark(why, may_be_replaced)) return;
   std::vector<std::shared_ptr<BackendCommunicator>> parts;
-  std::shared_ptr<FlightTrack> track;
+  bool is_open = false;
   {
     const std::lock_guard lock(ending_);
     for (const auto& part : parts_) parts.push_back(part.lock());
-    if (is_open_) track = track_;
+    is_open = is_open_;
   }
-  std::erase_if(parts, [&](const auto& part) { return !part || !part->mark(why); });
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (track && track->completed < track->enqueued &&
-         std::chrono::steady_clock::now() < deadline) {
+  std::erase_if(parts,
+                [&](const auto& part) { return !part || !part->mark(why, may_be_replaced); });
+  const auto is_complete = [](const auto& track) { return track->completed >= track->enqueued; };
+  while (is_open && std::chrono::steady_clock::now() < deadline) {
+    if (is_complete(track_) &&
+        std::ranges::all_of(parts, is_complete, [](const auto& part) { return part->track_; })) {
+      break;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   store::Store& store = WorldInternals::store(world());

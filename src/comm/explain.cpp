@@ -28,6 +28,10 @@ InquirySubject subject_of(const FailedOperations& failed) {
   const bool messages = !operations.empty() && operations.front().is_message();
   if (messages && operations.front().part_of < 0) {
     for (const Operation& operation : operations) {
+      if (operation.peer == ATOLL_ANY) {
+        subject.ranks = failed.axis.ranks;
+        return subject;
+      }
       subject.ranks.push_back(failed.axis.ranks[static_cast<std::size_t>(operation.peer)]);
     }
     return subject;

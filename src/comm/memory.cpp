@@ -118,6 +118,10 @@ class RegisteredMemory {
     }
     registered_.back().group = group;
   }
+  // Messages with tags may use the memory too. Their group does not register it.
+  void keep_for(const std::shared_ptr<BackendCommunicator>& tags) {
+    registered_.push_back({tags, RetiredMemory::List(1)});
+  }
 
  private:
   struct Entry {
@@ -135,11 +139,13 @@ class RegisteredMemory {
 struct Groups {
   std::vector<std::shared_ptr<BackendCommunicator>> all;  // with groups inside and across hosts
   std::vector<const BackendCommunicator*> named;  // one group per communicator of the caller
+  std::vector<std::shared_ptr<BackendCommunicator>> tags;  // of the communicators that have tags
   std::vector<std::unique_lock<std::mutex>> calling;
 
   void add(const Communicator::Impl& communicator) {
     named.push_back(communicator.group.get());
     all.push_back(communicator.group);
+    if (communicator.tags) tags.push_back(communicator.tags);
     if (!communicator.two_level) return;
     for (auto& part : communicator.two_level->parts()) all.push_back(std::move(part));
   }
@@ -213,6 +219,7 @@ Buffer allocate(const Device& device, std::size_t bytes,
   const auto memory = std::make_shared<Memory>(device, bytes, groups.all, Callers::all_ranks);
   auto registered = std::make_shared<RegisteredMemory>(memory);
   for (const auto& group : groups.all) registered->register_with(group);
+  for (const auto& group : groups.tags) registered->keep_for(group);
   return Buffer(std::shared_ptr<void>(std::move(registered), memory->data()), bytes);
 }
 
@@ -247,15 +254,16 @@ struct Registration::State {
     }
   }
 
-  // Registers memory that the other ranks do not know, if the backend can.
-  void register_alone(const std::shared_ptr<BackendCommunicator>& group, std::size_t bytes) {
+  // Registers memory that the other ranks do not know. Returns false if the backend cannot.
+  bool register_alone(const std::shared_ptr<BackendCommunicator>& group, std::size_t bytes) {
     const auto register_own = group->plugin().table.register_own_memory;
-    if (register_own == nullptr) return;
+    if (register_own == nullptr) return false;
     registered.reserve(registered.size() + 1);
     check(*group, Callers::this_rank, register_own(group->handle(), memory, bytes),
           allocation(*group, bytes));
     group->registered().add(memory, bytes);
     registered.push_back(group);
+    return true;
   }
 
   // The caller may free the memory afterwards, so the backend must forget the memory at once, and
@@ -272,27 +280,66 @@ struct Registration::State {
   }
 };
 
+namespace {
+
+// Memory of one rank. The destructor waits until the collectives that may use the memory are
+// complete; the groups of messages with tags keep it until those are.
+template <class Registrations>
+class OwnMemory {
+ public:
+  OwnMemory(const Device& device, std::size_t bytes, const Groups& groups)
+      : memory_(std::make_shared<Memory>(device, bytes, groups.all, Callers::this_rank)),
+        registrations_(memory_->data()) {
+    for (const auto& group : groups.tags) tags_.emplace_back(group, RetiredMemory::List(1));
+  }
+  OwnMemory(const OwnMemory&) = delete;
+  OwnMemory& operator=(const OwnMemory&) = delete;
+  ~OwnMemory() {
+    memory_->leave();
+    for (const auto& entry : unregistered_) {
+      if (const auto group = entry.lock()) group->call_when_idle().unlock();
+    }
+    for (auto& [entry, retired] : tags_) {
+      const auto group = entry.lock();
+      if (!group) continue;
+      retired.front().memory = std::shared_ptr<void>(memory_, memory_->data());
+      group->retire(retired);
+    }
+  }
+
+  void register_with(const Groups& groups) {
+    unregistered_.reserve(groups.all.size());
+    for (const auto& group : groups.all) {
+      if (!registrations_.register_alone(group, memory_->bytes())) unregistered_.push_back(group);
+    }
+  }
+  void* data() const noexcept { return memory_->data(); }
+
+ private:
+  std::shared_ptr<Memory> memory_;
+  Registrations registrations_;  // ends before the memory is freed
+  std::vector<std::weak_ptr<BackendCommunicator>> unregistered_;
+  std::vector<std::pair<std::weak_ptr<BackendCommunicator>, RetiredMemory::List>> tags_;
+};
+
+}  // namespace
+
 Buffer allocate_alone(const Device& device, std::size_t bytes,
                       std::span<const std::reference_wrapper<Communicator>> communicators) {
-  struct Own {
-    Own(const Device& device, std::size_t bytes, const Groups& groups)
-        : memory(device, bytes, groups.all, Callers::this_rank), registration(memory.data()) {
-      for (const auto& group : groups.all) registration.register_alone(group, bytes);
-    }
-    Own(const Own&) = delete;
-    Own& operator=(const Own&) = delete;
-    ~Own() { memory.leave(); }
-    Memory memory;
-    Registration::State registration;  // ends before the memory is freed
-  };
   Groups groups;
   for (const Communicator& communicator : communicators) groups.add(*communicator.impl_);
   for (const BackendCommunicator* group : groups.named) check_named_once(groups.named, *group);
   if (bytes == 0) return {};
   groups.lock();
   for (const auto& group : groups.all) group->check_ended();
-  const auto own = std::make_shared<Own>(device, bytes, groups);
-  return Buffer(std::shared_ptr<void>(own, own->memory.data()), bytes);
+  const auto own = std::make_shared<OwnMemory<Registration::State>>(device, bytes, groups);
+  try {
+    own->register_with(groups);
+  } catch (const std::exception&) {
+    groups.calling.clear();  // the destructor of `own` takes them
+    throw;
+  }
+  return Buffer(std::shared_ptr<void>(own, own->data()), bytes);
 }
 
 Registration::Registration() = default;

@@ -18,7 +18,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 // Time for operations in flight to complete after a rank has left in order. The thread that reads
-// the store waits for them, so it is short.
+// the store waits for those of all communicators, so it is short.
 constexpr std::chrono::milliseconds leave_patience{200};
 
 void check_axis(const Axis& axis) {
@@ -102,7 +102,8 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
     if (std::ranges::find(axis_.ranks, rank) == axis_.ranks.end()) return;
     const bool is_leave = why.code() == ErrorCode::aborted;  // by World::leave()
     end(make_error(why.code(), "communicator {}: {}", name_, why.what()),
-        is_leave ? leave_patience : std::chrono::milliseconds(0));
+        WorldInternals::departure_time(world(), rank) +
+            (is_leave ? leave_patience : std::chrono::milliseconds(0)));
   });
   plugin_ =
       parent ? parent->plugin_ : &choose_backend({axis_, id_, name_, device_, settings_.backend});
@@ -116,7 +117,13 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
     group.links = device_.backend()->info().links;
     group.group.links = group.links.c_str();
   }
-  const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
+  // Backends without tags return ATOLL_UNSUPPORTED, and those of older versions do not know them.
+  const bool is_refused = use_ == Use::tags && plugin_->table.abi_minor < 2;
+  const atoll_status status = is_refused ? ATOLL_UNSUPPORTED
+                              : parent   ? split_group(*parent, group.group)
+                                         : open_group(group.group);
+  require(use_ != Use::tags || status != ATOLL_UNSUPPORTED, ErrorCode::unsupported,
+          "CommunicatorOptions::tags: the backend {} has no tags", plugin_->name);
   if (status != ATOLL_OK) {
     comm_ = nullptr;
     if (parent) parent->check_ended();

@@ -116,6 +116,17 @@ class RetiredMemory {
     any_ = true;
   }
 
+  // Frees all memory, of a group that registers none. No operation may be in flight.
+  void free() {
+    if (!any_.load(std::memory_order_acquire)) return;
+    List memories;
+    {
+      const std::lock_guard lock(mutex_);
+      memories.swap(memories_);
+      any_ = false;
+    }
+  }
+
  private:
   std::mutex mutex_;
   List memories_;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <exception>
+
 #include "comm/backend_communicator.hpp"
 #include "core/log.hpp"
 
@@ -38,8 +40,18 @@ std::unique_ptr<TwoLevel> TwoLevel::open(BackendCommunicator& whole, const std::
   for (int h = 0; h < all.hosts(); ++h) {
     inter.push_back(world_rank(all.counterpart(axis.index, h)));
   }
-  levels->intra_ = open_part(whole, "intra", std::move(intra), local, stop);
-  levels->inter_ = open_part(whole, "inter", std::move(inter), host, stop);
+  std::exception_ptr failed;
+  try {
+    levels->intra_ = open_part(whole, "intra", std::move(intra), local, stop);
+  } catch (const std::exception&) {
+    failed = std::current_exception();
+  }
+  // If this rank has failed, its stop tells the ranks of other hosts, which would wait for it.
+  std::stop_source ended;
+  ended.request_stop();
+  levels->inter_ =
+      open_part(whole, "inter", std::move(inter), host, failed ? ended.get_token() : stop);
+  if (failed) std::rethrow_exception(failed);
   whole.adopt({levels->intra_, levels->inter_});
   log::debug("communicator {}: two levels, {} hosts of {} ranks", whole.name(), all.hosts(),
              all.ranks_per_host());

@@ -40,6 +40,7 @@ void Departures::record(int rank, const Error& why) {
   {
     const std::lock_guard lock(mutex_);
     if (!gone_.emplace(rank, why).second) return;
+    times_.emplace(rank, std::chrono::steady_clock::now());
   }
   subscribers_.call(rank, why);
 }
@@ -47,6 +48,11 @@ void Departures::record(int rank, const Error& why) {
 std::map<int, Error> Departures::all() const {
   const std::lock_guard lock(mutex_);
   return gone_;
+}
+
+std::chrono::steady_clock::time_point Departures::time_of(int rank) const {
+  const std::lock_guard lock(mutex_);
+  return times_.at(rank);
 }
 
 std::uint64_t Departures::subscribe(Callback callback) {

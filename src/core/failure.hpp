@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -49,6 +50,8 @@ class Departures {
   // Records that a rank is gone, and runs the callbacks on this thread.
   void record(int rank, const Error& why);
   std::map<int, Error> all() const;
+  // Returns when record() was called for a rank that is gone.
+  std::chrono::steady_clock::time_point time_of(int rank) const;
 
   // Registers a callback, which is called once for each rank that goes, and returns its id for
   // unsubscribe(). Calls it for the ranks that are gone before it returns.
@@ -58,6 +61,7 @@ class Departures {
  private:
   mutable std::mutex mutex_;
   std::map<int, Error> gone_;
+  std::map<int, std::chrono::steady_clock::time_point> times_;
   Subscribers<int, Error> subscribers_{"on_departure"};
 };
 

@@ -363,6 +363,10 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   if (call.done) throw Error(*call.problem, fmt::format("rank {}: {}", rank_, call.payload));
   const std::uint64_t number = next_request_++;
   const std::string frame = encode_frame(kind, number, body);
+  const std::string cancel =
+      stop.stop_possible()
+          ? encode_frame(Kind::cancel, 0, Packer().number(0).text(key).text(why).take())
+          : std::string();
   calls_.emplace(number, &call);
   lock.unlock();
   send(frame, deadline, last);  // if the frame was not sent, the deadline has passed
@@ -371,8 +375,7 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   changed_.wait_until(lock, deadline, [&] { return is_over() || stop.stop_requested(); });
   if (!is_over() && stop.stop_requested()) {
     lock.unlock();
-    const std::string cancel = Packer().number(0).text(key).text(why).take();
-    send(encode_frame(Kind::cancel, 0, cancel), deadline, last);
+    send(cancel, deadline, last);
     lock.lock();
     changed_.wait_until(lock, deadline, is_over);
   }

@@ -223,6 +223,9 @@ bool WorldInternals::is_over(const std::shared_ptr<const void>& hold) noexcept {
   return hold && static_cast<const std::atomic<bool>*>(hold.get())->load();
 }
 store::Store& WorldInternals::store(World& world) { return *world.joined().store; }
+std::chrono::steady_clock::time_point WorldInternals::departure_time(const World& world, int rank) {
+  return world.impl().departures->time_of(rank);
+}
 
 World::Subscription World::on_departure(std::function<void(int rank, const Error& why)> callback) {
   const std::shared_ptr<Departures> departures = impl().departures;

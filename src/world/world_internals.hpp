@@ -1,6 +1,7 @@
 // Functions of World for other parts of the library, which users do not need.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -24,6 +25,8 @@ struct WorldInternals {
   static bool is_over(const std::shared_ptr<const void>& hold) noexcept;
   // Throws Error(invalid_argument) in a forked child, which has no connection with the store.
   static store::Store& store(World& world);
+  // Returns when this process learned that a rank is gone.
+  static std::chrono::steady_clock::time_point departure_time(const World& world, int rank);
 };
 
 // A reference to a World for objects that the program may keep longer than the World.

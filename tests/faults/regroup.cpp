@@ -434,7 +434,9 @@ int run_trials(const Options& options, const std::filesystem::path& program, Hos
       "left over {} names\n",
       options.fault, options.ranks, options.hosts, options.trials, failed, median,
       times.empty() ? 0.0 : times.back(), hosts.names_in_memory() - names);
-  return failed == 0 && hosts.names_in_memory() == names ? 0 : 1;
+  // On this machine, other jobs may make names at the same time.
+  const bool is_clean = !hosts.are_emulated() || hosts.names_in_memory() == names;
+  return failed == 0 && is_clean ? 0 : 1;
 }
 
 }  // namespace

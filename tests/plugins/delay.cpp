@@ -21,13 +21,18 @@ struct Delay {
 constexpr std::int32_t kinds = ATOLL_REDUCE_SCATTER_V + 1;
 std::array<Delay, kinds> delays;  // the planted delay of each kind of operation
 
+std::atomic<int> waiting{0};  // calls of open() that wait now
+
 // Waits for a key that no rank puts, as a backend waits for a rank that does not connect.
 atoll_status open(const atoll_core* core, const atoll_group* group, atoll_comm** out) {
   if (!std::string_view(group->name).starts_with("waits"))
     return host_backend()->open(core, group, out);
   const std::string key = std::string(group->id) + "/unset";
   std::size_t n = 0;
-  return core->get(core->ctx, key.c_str(), nullptr, &n, group->timeout_ns);
+  ++waiting;
+  const atoll_status status = core->get(core->ctx, key.c_str(), nullptr, &n, group->timeout_ns);
+  --waiting;
+  return status;
 }
 
 atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::int32_t n) {
@@ -58,6 +63,8 @@ extern "C" __attribute__((visibility("default"))) void atoll_test_plant(std::int
     delay.ms = kind < 0 ? 0 : ms;
   }
 }
+
+extern "C" __attribute__((visibility("default"))) int atoll_test_waiting() { return waiting; }
 
 extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
     void) {

@@ -98,7 +98,8 @@ HostCommunicator::~HostCommunicator() {
     static_cast<void>(network_.release());
     return;
   }
-  if (failure_.empty() && !team_.aborted.load(std::memory_order_acquire)) {
+  const bool has_failed = !failure_.empty() || (mailbox_ && mailbox_->has_failed());
+  if (!has_failed && !team_.aborted.load(std::memory_order_acquire)) {
     for (auto* transport : team_.transports) transport->finish();
   }
 }

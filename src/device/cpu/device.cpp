@@ -97,7 +97,7 @@ class BriefLock {
     while (taken_.exchange(true, std::memory_order_acquire)) taken_.wait(true);
   }
   void unlock() noexcept {
-    taken_.store(false, std::memory_order_release);
+    taken_.store(false);
     taken_.notify_one();
   }
 

@@ -11,8 +11,10 @@
 #include <latch>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -54,6 +56,12 @@ float sum_of_ones(World& world, int rounds) {
   return reduce(world, atoll::DType::f32, 1.0f, atoll::ReduceOp::sum, rounds, limit);
 }
 
+// Lets the other threads go on, also after an exception.
+struct Arrives {
+  std::latch& latch;
+  ~Arrives() { latch.count_down(); }
+};
+
 // One job that loses ranks at a random instant. Returns the seconds from that instant until the
 // last rank that is left has run a collective in the next epoch.
 double lose(int ranks, const std::vector<int>& victims, int rounds) {
@@ -71,19 +79,21 @@ double lose(int ranks, const std::vector<int>& victims, int rounds) {
             stopped = std::min(stopped, Clock::now());
           }
           have_gone_on.wait();
+          const Arrives ends{have_ended};
           CHECK(atoll_test::has(atoll_test::error_of([&] { World::regroup(world); }), "epoch 1"));
-          return have_ended.count_down();
+          return;
         }
         const std::string error = atoll_test::error_of([&] { sum_of_ones(world, 1000); });
         CHECK(atoll_test::has(error, "all_reduce"));
-        auto next = World::regroup(world, {.grace = 200ms});
+        std::optional<Arrives> goes_on(std::in_place, have_gone_on);
+        auto next = World::regroup(world, {.grace = 300ms});
         CHECK(next.size() == left);
         CHECK(sum_of_ones(next, 1) == static_cast<float>(left));
         {
           const std::lock_guard lock(mutex);
           last = std::max(last, Clock::now());
         }
-        have_gone_on.count_down();
+        goes_on.reset();
         have_ended.wait();
       },
       [](atoll::Config& config) {

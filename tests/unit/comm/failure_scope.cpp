@@ -189,7 +189,7 @@ TEST_CASE("a stop and an abort end ranks whose backend connects") {
         std::jthread stopper;
         if (rank == 0) {
           stopper = std::jthread([&] {
-            std::this_thread::sleep_for(100ms);
+            while (atoll_test::waiting_ranks() < 2) std::this_thread::sleep_for(1ms);
             source.request_stop();
           });
         }
@@ -219,7 +219,7 @@ TEST_CASE("operations complete although a rank leaves the job after its part of 
         Floats values(100, static_cast<float>(world.rank()));
         all->broadcast(values, 2, stream).synchronize();  // connects the ranks
         values.assign(100, static_cast<float>(world.rank()));
-        if (world.rank() != 2) stream.enqueue([] { std::this_thread::sleep_for(60ms); });
+        if (world.rank() != 2) stream.enqueue([] { std::this_thread::sleep_for(20ms); });
         const auto work = all->broadcast(values, 2, stream);
         world.barrier();
         CHECK(error_of([&] { work.synchronize(); }) == "no error");

@@ -274,7 +274,7 @@ TEST_CASE("with a store of its own, rank 0 may leave, and the others go on") {
         world.barrier();
         if (world.rank() == 0) return world.leave();
         while (world.departed().empty()) std::this_thread::sleep_for(1ms);
-        CHECK(world.departed() == std::vector{0});
+        CHECK(world.departed().front() == 0);  // the other rank may ask for the next epoch already
         auto next = World::regroup(world);
         CHECK(next.former_ranks() == std::vector{1, 2});
         CHECK(sum_of_ones(next) == 2.0f);
