@@ -57,9 +57,15 @@ float sum_of_ones(World& world, int rounds) {
 }
 
 // Lets the other threads go on, also after an exception.
-struct Arrives {
-  std::latch& latch;
-  ~Arrives() { latch.count_down(); }
+class Arrives {
+ public:
+  explicit Arrives(std::latch& latch) : latch_(latch) {}
+  Arrives(const Arrives&) = delete;
+  Arrives& operator=(const Arrives&) = delete;
+  ~Arrives() { latch_.count_down(); }
+
+ private:
+  std::latch& latch_;
 };
 
 // One job that loses ranks at a random instant. Returns the seconds from that instant until the
