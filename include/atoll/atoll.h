@@ -189,7 +189,8 @@ atoll_status atoll_stream_synchronize(atoll_stream* stream);
 atoll_status atoll_buffer_open(const atoll_device* device, size_t bytes,
                                atoll_communicator* const* communicators, size_t n,
                                atoll_buffer** buffer);
-/* The same, but not collective: memory of this rank alone, for allocators that grow on one rank. */
+/* Allocates memory on this rank alone; not collective. Blocks until the collectives that are
+ * enqueued on the communicators are complete. See allocate_alone() for registration and errors. */
 atoll_status atoll_buffer_open_alone(const atoll_device* device, size_t bytes,
                                      atoll_communicator* const* communicators, size_t n,
                                      atoll_buffer** buffer);
@@ -287,13 +288,14 @@ typedef struct atoll_communicator_options {
   int32_t tags;           /* nonzero: messages have tags and may come from any rank */
   const atoll_stop* stop; /* ends the opening; NULL: nothing does */
 } atoll_communicator_options;
-/* A stop that any thread requests while a rank opens a communicator with it ends the opening on all
- * ranks with ATOLL_ABORTED. */
+/* A stop ends atoll_communicator_open() on all ranks with ATOLL_ABORTED, if any thread has requested
+ * it before or during the call on one rank. Each rank may pass a stop of its own, or NULL. The
+ * caller owns it and closes it after the call. */
 atoll_status atoll_stop_open(atoll_stop** stop);
 atoll_status atoll_stop_request(atoll_stop* stop);
 void atoll_stop_close(atoll_stop* stop);
 /* Opens a communicator over an axis of the mesh ("world": all its ranks). Collective over the axis.
- * `options` may be NULL, and must be equal on all ranks. */
+ * `options` may be NULL; they must be equal on all ranks, except the stop. */
 atoll_status atoll_communicator_open(const atoll_mesh* mesh, const char* axis,
                                      const atoll_communicator_options* options,
                                      atoll_communicator** comm);
@@ -334,8 +336,8 @@ atoll_status atoll_communicator_abort(atoll_communicator* comm, const char* reas
  * the setting "failure_scope" = "communicator", a failed operation or a lost rank (ATOLL_PEER_LOST)
  * ends the communicator on all its ranks, and otherwise the job. */
 
-/* Added to the op of a reduction (ATOLL_SUM | ATOLL_NATIVE): the backend may use its own arithmetic.
- * NCCL then sums 16-bit types itself and rounds at every rank (Reduction::natively()). */
+/* A flag for the op (ATOLL_SUM | ATOLL_NATIVE): the backend may use its own arithmetic. NCCL then
+ * reduces bf16 and f16 itself and rounds at every rank (Reduction::natively()). */
 #define ATOLL_NATIVE 0x10000
 /* dst[i] = op over all ranks r of (src of rank r)[i], for `count` elements. In place: src = dst. */
 atoll_status atoll_all_reduce(atoll_communicator* comm, const void* src, void* dst, uint64_t count,
@@ -393,9 +395,10 @@ atoll_status atoll_all_to_all_v(atoll_communicator* comm, const void* src,
                                 const uint64_t* send_counts, void* dst, const uint64_t* recv_counts,
                                 int32_t dtype, atoll_stream* stream, atoll_work** work);
 
-/* Messages between two ranks. A send is complete when src may be reused. `tag` is 0 unless the
- * communicator has the option `tags`. With it, a receive may pass ATOLL_ANY as peer or tag, and
- * ranks may send to each other before they receive; without it they use atoll_send_recv(). */
+/* Messages between two ranks. A send is complete when src may be reused. Without the option `tags`,
+ * `tag` must be 0, and ranks that send to each other use atoll_send_recv(). With it, tags are
+ * numbers from 0 to 2147483647, a receive may pass ATOLL_ANY as peer or tag, and ranks may send
+ * before they receive, within the limit that communicator.hpp states. */
 atoll_status atoll_send(atoll_communicator* comm, const void* src, uint64_t count, int32_t dtype,
                         int32_t peer, int32_t tag, atoll_stream* stream, atoll_work** work);
 atoll_status atoll_recv(atoll_communicator* comm, void* dst, uint64_t count, int32_t dtype,
@@ -428,7 +431,8 @@ atoll_status atoll_work_done(const atoll_work* work, int32_t* done);
 /* Returns the status of a failed operation, with its text; ATOLL_OK if it is in flight or
  * complete. Does not block. */
 atoll_status atoll_work_error(const atoll_work* work);
-/* Source and tag of the message of a complete atoll_recv() with tags; ATOLL_ANY for others. */
+/* Stores the source and the tag of the message that a complete atoll_recv() with tags has received;
+ * ATOLL_ANY while it is in flight, after a failure, and for other operations. */
 atoll_status atoll_work_source(const atoll_work* work, int32_t* source, int32_t* tag);
 /* Calls `callback` once when the operation is complete or has failed: at once on this thread if it
  * is. The Work may be closed before. */

@@ -35,7 +35,8 @@ class ATOLL_API Work {
   bool done() const;  // true if the operation is complete or has failed
   // The error of a failed operation; nullopt if it is in flight or has succeeded.
   std::optional<Error> error() const;
-  // Source and tag of the message of a recv() with tags that is complete; -1 for others.
+  // Source and tag of the message that a complete recv() with tags has received. -1 while it is in
+  // flight, after a failure, and for other operations.
   int source() const;
   int tag() const;
   // Calls `callback` exactly once, with error(), when the operation is complete or has failed: at
@@ -73,11 +74,10 @@ struct Reduction {
 
   constexpr Reduction(ReduceOp op_) : op(op_) {}  // NOLINT(google-explicit-constructor)
   constexpr Reduction(ReduceOp op_, double factor_) : op(op_), factor(factor_), has_factor(true) {}
-  // The same reduction by the backend's own arithmetic, if it has one. NCCL then reduces bf16 and
-  // f16 itself and rounds the partial result at every rank, and divides before it adds for
-  // averages; otherwise the library exchanges the data and sums in f32. Faster where links are
-  // slow; the error grows with the number of ranks. Has no effect in deterministic mode. All ranks
-  // must agree.
+  // Lets the backend use its own arithmetic. NCCL then reduces bf16 and f16 itself, rounds the
+  // partial result at every rank, and divides before it adds for averages. By default the library
+  // exchanges the data and adds in f32. The native way is faster on slow links, but its error grows
+  // with the number of ranks. Has no effect in deterministic mode. All ranks must agree.
   constexpr Reduction natively() const {
     Reduction result = *this;
     result.native = true;
@@ -146,14 +146,15 @@ struct CommunicatorOptions {
   std::optional<int> deterministic{};                  // 0 or 1, as in Config::deterministic
   std::optional<std::string> algorithm{};              // as in Config::algorithm
   std::optional<ComputeUnits> compute_units{};         // without a parent the default is `any`
-  // A stop that any thread requests while this rank is in open() ends the call on all ranks with
-  // Error(aborted), also on those that make it later; where the communicator is open already, its
-  // next operation throws the error. The backend mpi notices a stop only when all ranks have called
-  // open().
+  // Ends open() when any thread requests this stop, before or during the call. One rank is enough:
+  // open() then throws Error(aborted) on all ranks, also on those that call it later. On a rank
+  // whose open() has returned, the next operation throws it. Has no effect once open() has returned
+  // on this rank. Need not be equal on all ranks. The backend mpi notices a stop only after all
+  // ranks have called open().
   std::stop_token stop{};
-  // If true, send() and recv() have tags, and any source may be received from. They then use
-  // connections of their own. The backends host and verbs support it; others throw
-  // Error(unsupported).
+  // If true, send() and recv() have tags, and recv() accepts any_source and any_tag. Messages then
+  // use connections of their own. Only the backends host and verbs on CPU memory support it;
+  // otherwise open() throws Error(unsupported). All ranks must pass the same value.
   bool tags = false;
 };
 
@@ -206,10 +207,12 @@ struct CommunicatorOptions {
 // Error(invalid_argument), and so does an operation after the World has been destroyed.
 class ATOLL_API Communicator {
  public:
-  // Collective over the axis. Ranks open communicators of the same ranks in the same order, and
-  // others so that no rank waits for another in a cycle. Ranks of one axis compare what they open. If names, ranks of the axis,
-  // parents or kinds of memory differ, all of them throw Error(mismatch), and if the options are
-  // wrong on some ranks, all ranks throw the error of the lowest of them. If a rank opens nothing
+  // Collective over the axis; blocks until all its ranks have called it. All ranks open
+  // communicators of the same ranks in the same order. Communicators that have only some ranks in
+  // common may be opened in any order in which the waiting ranks form no cycle. Ranks of one axis
+  // compare what they open. If names, ranks of the axis, parents or kinds of memory differ, all of
+  // them throw Error(mismatch), and if the options are wrong on some ranks, all ranks throw the
+  // error of the lowest of them. If a rank opens nothing
   // within Config::rendezvous_timeout, the others throw Error(timeout), which names the
   // communicator and the rank. Throws Error(invalid_argument) for an axis that breaks the rules of
   // Axis. Ranks exchange which backends they can use and choose the best common one. If there is
@@ -273,11 +276,12 @@ class ATOLL_API Communicator {
   [[nodiscard]] Work all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts,
                                   View dst, std::span<const std::uint64_t> recv_counts,
                                   Stream& stream);
-  // The same with a view for each rank, anywhere in memory: rank r receives src[r] of this rank,
-  // and dst[r] is filled by rank r; on gather_v's root dst[r] is what rank r passes as src, and
-  // scatter_v's root passes src[r] for rank r. Ranks other than the root pass no list. Views may
-  // differ in count and dtype, if both sides agree; the views of one rank must not overlap. The
-  // library builds them from messages.
+  // The same with one view for each rank, anywhere in memory. all_to_all_v: this rank sends src[r]
+  // to rank r and receives dst[r] from rank r. gather_v: the root receives the src of rank r in
+  // dst[r]. scatter_v: the root sends src[r] to rank r. Only the root reads its list; other ranks
+  // may pass an empty one. Counts and dtypes may differ between views, but must be equal on the
+  // sender and the receiver. A view that receives must not overlap another view. The library sends
+  // messages for them.
   [[nodiscard]] Work all_to_all_v(std::span<const ConstView> src, std::span<const View> dst,
                                   Stream& stream);
   [[nodiscard]] Work gather_v(ConstView src, std::span<const View> dst, int root, Stream& stream);
@@ -285,15 +289,18 @@ class ATOLL_API Communicator {
   // Point-to-point messages. A send is complete when src may be reused, which can be before the
   // receiver has the data. If the receiver expects another count or dtype, its operation throws
   // Error(mismatch), which shows both sides, and the communicator fails on all ranks, or the World
-  // (Config::failure_scope). Ranks that send to each other, and a rank that sends to itself, use group().
+  // (Config::failure_scope). Ranks that send to each other, and a rank that sends to itself, use
+  // group().
   //
   // With CommunicatorOptions::tags, a receive takes the earliest message that comes from `peer`, or
   // from any rank if `peer` is any_source, and has this tag, or any if `tag` is any_tag. Messages
   // with the same source and tag keep their order. Messages are independent of collectives, and
-  // those on different streams do not wait for each other. A message that no receive has asked for
-  // yet is kept in the receiver's memory, up to 256 MiB in all; so sends complete in any order as
-  // soon as the receiver is in a send or recv of this communicator. Ranks may send to each other,
-  // and to themselves, before they receive. Tags are numbers from 0.
+  // those on different streams do not wait for each other. Ranks may send to each other, and to
+  // themselves, before they receive: the receiver keeps messages that no receive has asked for, up
+  // to 256 MiB in all; a single larger message is kept as well. Above that, a send waits until a
+  // receive takes its message, and so do later messages of the same sender, whatever their tag. A
+  // send makes progress only while the receiver is in a send or recv of this communicator. Tags are
+  // numbers from 0 to 2147483647.
   static constexpr int any_source = -1, any_tag = -1;
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream, int tag = 0);
   [[nodiscard]] Work recv(View dst, int peer, Stream& stream, int tag = 0);
@@ -311,11 +318,13 @@ class ATOLL_API Communicator {
     int tag = 0;
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
-  // Performs all operations that `calls` starts on this communicator, on this thread and for
-  // `stream`, as one operation. Their own Works are empty: use the returned one. The messages come
-  // first, as one group, then the collectives in the order of the calls; so no operation may need
-  // the result of another one. Faster than single calls on NCCL, which launches neighbouring
-  // collectives together. If `calls` throws, nothing is started.
+  // Performs all operations that `calls` starts on this communicator and this thread as one
+  // operation. They must use `stream`; another one is Error(invalid_argument). Nothing starts before
+  // `calls` returns, so it must not wait for a result: the Works that it gets are empty. Use the
+  // Work that group() returns. A group() inside `calls` joins the outer one. The messages come
+  // first, as one group, then the collectives in the order of the calls, so no operation may need
+  // the result of another one. Faster than single calls on NCCL, which launches consecutive
+  // collectives together. If `calls` throws, nothing starts, and group() throws the same.
   [[nodiscard]] Work group(const std::function<void()>& calls, Stream& stream);
 
   // Returns the bytes of device memory that a sum without a factor needs besides src and dst: 0
@@ -354,9 +363,9 @@ class ATOLL_API Communicator {
   // still be used. Operations in flight fail with Error(aborted), which names this rank and
   // `reason`; later calls throw this error. The data of failed operations is undefined, and their
   // streams fail as after other errors. Returns at once: the store tells the other ranks. Any
-  // thread may call it; only the first call counts. If several ranks call it at the same time, the
-  // store decides which call was the first; operations that have failed until then report the abort
-  // of their own rank. Calls of allocate() and register_memory() in progress fail as well. Destroy
+  // thread may call it; only the first call counts. If several ranks call it at the same time, this
+  // is the first one that reaches the store. An operation that fails before its rank learns of it
+  // reports the abort() of its own rank. Calls of allocate() and register_memory() in progress fail as well. Destroy
   // the communicator as usual.
   void abort(std::string_view reason);
 
@@ -399,13 +408,15 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
   return allocate(device, bytes, std::span(communicators.begin(), communicators.size()));
 }
 
-// Allocates memory on this rank alone, for allocators that grow when one rank needs more: no other
-// rank takes part or learns of it. The backend's allocator provides the memory, and it is
-// registered with the networks of each communicator if its backend can register memory of one rank
-// (verbs; nccl by ncclCommRegister, after which NCCL wants registered memory on all ranks of a call
-// or on none). Other ranks of the host do not map it. Destroying the Buffer waits until earlier
-// collectives of the communicators are complete. Errors are thrown on this rank only, and nothing
-// fails: Error(out_of_memory), Error(invalid_argument) for a communicator that is named twice.
+// Allocates memory on this rank alone, for allocators that grow when one rank needs more. Not
+// collective. Blocks until the collectives that are enqueued on the communicators are complete. The
+// memory is registered with each backend that can register the memory of one rank: verbs, and nccl
+// by ncclCommRegister, after which a collective must get registered memory on all ranks or on none.
+// Other ranks of the host do not map the memory. The destructor of the Buffer waits for earlier
+// collectives; messages with tags keep the memory until they are complete. 0 bytes give an empty
+// Buffer. Errors are thrown on this rank only, and the communicators stay usable:
+// Error(out_of_memory), Error(invalid_argument) if a communicator is named twice, and the error of
+// a communicator that has ended.
 ATOLL_API Buffer
 allocate_alone(const Device& device, std::size_t bytes,
                std::span<const std::reference_wrapper<Communicator>> communicators);

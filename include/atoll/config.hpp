@@ -65,7 +65,7 @@ struct ATOLL_API Config {
   // 1 lets a World act on the whole process. A program whose only purpose is the job sets it. Then
   // std::terminate fails the job, the process ends 5 s after its launcher, SIGUSR1 writes the
   // flight file, `stack_signal` records stacks, the World sets environment variables for NCCL, and
-  // rank 0 raises the soft limit of descriptors.
+  // rank 0 raises its soft limit of open file descriptors (RLIMIT_NOFILE) to the hard limit.
   // 0: a World changes nothing outside itself.
   int owns_process = 0;
   // When the launcher of this process (mpirun, slurmstepd, torchrun, ...) has ended, the rank fails

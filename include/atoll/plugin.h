@@ -83,9 +83,9 @@ enum { /* atoll_reduce_op: operator of a reduction */
   ATOLL_MIN = 2,
   ATOLL_MAX = 3,
   ATOLL_PRODUCT = 4,
-  ATOLL_BAND = 5, /* and, or, exclusive or of the bits; of integers only */
-  ATOLL_BOR = 6,
-  ATOLL_BXOR = 7
+  ATOLL_BAND = 5, /* bitwise and; this and the next two: of integers and truth values only */
+  ATOLL_BOR = 6,  /* bitwise or */
+  ATOLL_BXOR = 7  /* bitwise exclusive or */
 };
 
 enum { /* atoll_memory: kind of memory that holds src and dst */
@@ -203,9 +203,9 @@ typedef struct atoll_group {
   const char* rdma;
   const char* links;    /* model of the links of a simulated device, as text; NULL: a real device */
   int32_t owns_process; /* nonzero: the backend may change the environment of the process */
-  /* Nonzero: the group performs only sends and receives, which have tags. Several threads call
-   * submit() at the same time, and the calls do not wait for each other. A backend without tags
-   * returns ATOLL_UNSUPPORTED. */
+  /* Nonzero: the group performs only sends and receives, which have tags. Core calls submit() from
+   * several threads at the same time, and no call may delay another one. open() of a backend without
+   * tags returns ATOLL_UNSUPPORTED. */
   int32_t tags;
 } atoll_group;
 
@@ -263,9 +263,9 @@ typedef struct atoll_operation {
                        other memory */
   const char* label; /* purpose, such as the name of a tensor; equal on all ranks, so a backend may
                         compare it; NULL: none */
-  /* Only in groups with atoll_group.tags. A receive takes the earliest message from `peer` with this
-   * tag; ATOLL_ANY stands for each of both. The backend writes the source and the tag of the message
-   * to `arrived`, unless it is NULL. */
+  /* Only in groups with atoll_group.tags. A receive takes the earliest message from `peer` with
+   * this tag. `peer` and `tag` may be ATOLL_ANY. Before submit() returns, the backend writes the
+   * source and the tag of the message to `arrived`, unless it is NULL. */
   int32_t tag;
   atoll_arrival* arrived;
 } atoll_operation;
@@ -280,15 +280,14 @@ typedef struct atoll_backend {
    * backend is unusable in this process; last_error(NULL) then returns the reason. Not collective.
    * Must be cheap, because core calls probe() before every open(), and tools call it as well. */
   int32_t (*probe)(const atoll_core* core, const atoll_group* world);
-  /* Returns 1 if communicators of this backend support the operation, and 2 if they support it but
-   * round partial results to the dtype: core then submits it only if the caller asks for it. Else
-   * returns 0. */
+  /* Returns 0 if communicators of this backend do not support the operation, 1 if they do, and 2 if
+   * they do with less accurate arithmetic: they round partial results to the dtype, or divide before
+   * they add. Core submits the latter only if the caller asks for it (Reduction::natively()). */
   int32_t (*capability)(int32_t kind, int32_t dtype, int32_t op, int32_t memory);
-  /* Opens a communicator. Collective over the group. Ranks open groups of the
-   * same ranks in the same order. When
-   * another thread or rank aborts the communicator meanwhile, get() of keys that begin with the id
-   * of the group returns ATOLL_ABORTED, and open() should fail soon: a backend that waits otherwise
-   * calls get() from time to time. */
+  /* Opens a communicator. Collective over the group. Ranks open groups of the same ranks in the
+   * same order. If the communicator is aborted meanwhile, get() of a key that begins with the id of
+   * the group returns ATOLL_ABORTED, and open() should return at once. A backend that waits for
+   * something else calls get() at intervals, to notice the abort. */
   atoll_status (*open)(const atoll_core* core, const atoll_group* group, atoll_comm** out);
   /* Performs `n` operations as one group: the sends and receives of a group cannot deadlock each
    * other, and its collectives run in order. */
@@ -344,9 +343,9 @@ typedef struct atoll_backend {
   /* Ends a registration of register_caller_memory(). Does not wait for other ranks, but all ranks
    * end a registration between the same two operations. No operation may be in flight. */
   atoll_status (*deregister_caller_memory)(atoll_comm* comm, void* memory);
-  /* Registers a range of memory of this rank, from mem_alloc() or of the caller, for whatever the
-   * backend can register without the other ranks. Not collective. No operation may be in flight.
-   * deregister_caller_memory() ends it. */
+  /* Registers memory of this rank with the network, without the other ranks. Not collective. No
+   * operation may be in flight. The memory may come from mem_alloc() or from the caller.
+   * deregister_caller_memory() ends the registration. */
   atoll_status (*register_own_memory)(atoll_comm* comm, void* memory, size_t bytes);
 } atoll_backend; /* append new members at the end */
 

@@ -38,7 +38,8 @@ class ATOLL_API RankSet {
   // those of World::exchange(). A rank that has timed out may call it again with the same key.
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                     std::optional<std::chrono::milliseconds> timeout = {}) const;
-  // The same, until a stop is requested: see agree().
+  // The same, but a stop that is requested on one rank before the exchange is complete ends it: all
+  // ranks, also those that call it later, throw Error(aborted) with the text `why` of that rank.
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                     std::optional<std::chrono::milliseconds> timeout,
                                     const std::stop_token& stop, std::string_view why) const;
@@ -73,7 +74,7 @@ struct Declaration {
 // have any size; a text above 64 KiB is cut in the error.
 //
 // If a stop is requested on one rank before all ranks have called agree(), every rank throws
-// Error(aborted) that names `call` and that rank, also those that call it later.
+// Error(aborted), which names `call` and the rank of the stop. Ranks that call it later do too.
 ATOLL_API void agree(const RankSet& group, std::string_view call,
                      const std::function<std::vector<Declaration>()>& declare,
                      std::optional<std::chrono::milliseconds> timeout = {},

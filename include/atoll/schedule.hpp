@@ -83,8 +83,8 @@ enum class Lane {
   replicate  // all-reduces over the replicate axis
 };
 
-// An event on a lane that also records how many collectives were issued before it, so that a wait
-// can be attributed to those of its lane.
+// An event on a lane. It also records how many collectives the scheduler had issued on all lanes
+// before it, which tells for which collectives of the lane a wait was.
 class LaneEvent : public Event {
  public:
   LaneEvent() = default;

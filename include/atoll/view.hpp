@@ -55,9 +55,9 @@ enum class ReduceOp : std::int32_t {
   min = 2,
   max = 3,
   product = 4,
-  band = 5,  // and, or, exclusive or of the bits; of integers only
-  bor = 6,
-  bxor = 7
+  band = 5,  // bitwise and; this and the next two: of integers and truth values only
+  bor = 6,   // bitwise or
+  bxor = 7   // bitwise exclusive or
 };
 
 constexpr std::string_view name(ReduceOp op) noexcept {

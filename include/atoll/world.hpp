@@ -57,8 +57,8 @@ struct SimulatedJob {
 // After a loss the living ranks can form a new World (regroup()); a World itself never changes.
 //
 // A World changes nothing outside itself, unless Config::owns_process asks for it: it installs no
-// handlers, sets no variables or limits, never ends the process, and its threads end with it. The
-// launcher's library for its protocol (PMIx), if there is one, may keep threads.
+// signal handlers, sets no environment variables and no limits, and never ends the process. Its
+// threads end with it; only the PMIx library of a launcher may keep threads.
 //
 // Any thread may call any function. All ranks must call functions marked "collective", in the same
 // order.
@@ -133,8 +133,10 @@ class ATOLL_API World {
   // ATOLL_TOKEN, until ranks of the job regroup. Waits without a time limit once it has reached the
   // store. The process can be started long before it is needed. Throws the errors of regroup(), and
   // Error(mismatch) if Config::timeout or Config::check differs from that of the ranks. If the
-  // ranks set ATOLL_LOCAL_RANK, this process must set one that no rank of its host uses, or else it
-  // gets Error(mismatch) as well, and the ranks go on.
+  // ranks set ATOLL_LOCAL_RANK, this process must set it to a number that no rank of its host has,
+  // and if they do not, it must not either; otherwise it gets Error(mismatch). The ranks go on
+  // without a process that is refused. At most four new processes for each rank with which the job
+  // began may wait at a time.
   static World enter(const Regroup& wish, Config config = Config::from_env());
   static World enter() { return enter(Regroup()); }
 

@@ -11,9 +11,10 @@
 
 namespace atoll_v1::atoll {
 
-// Serves the store of one job, on a thread, and raises the process's soft limit of descriptors to
-// the hard limit. Its ranks set Config::store to "external", addr to
-// address(), token to `token` and failure_scope to "communicator".
+// Serves the store of one job, on a thread. Raises the soft limit of open file descriptors of the
+// process (RLIMIT_NOFILE) to the hard limit. The ranks set Config::store to "external",
+// Config::addr to address(), Config::token to Options::token and Config::failure_scope to
+// "communicator".
 class ATOLL_API StoreServer {
  public:
   struct Options {
