@@ -288,9 +288,9 @@ typedef struct atoll_communicator_options {
   int32_t tags;           /* nonzero: messages have tags and may come from any rank */
   const atoll_stop* stop; /* ends the opening; NULL: nothing does */
 } atoll_communicator_options;
-/* A stop ends atoll_communicator_open() on all ranks with ATOLL_ABORTED, if any thread has requested
- * it before or during the call on one rank. Each rank may pass a stop of its own, or NULL. The
- * caller owns it and closes it after the call. */
+/* A stop ends atoll_communicator_open() on all ranks with ATOLL_ABORTED, if any thread has
+ * requested it before or during the call on one rank. Each rank may pass a stop of its own, or
+ * NULL. The caller owns it and closes it after the call. */
 atoll_status atoll_stop_open(atoll_stop** stop);
 atoll_status atoll_stop_request(atoll_stop* stop);
 void atoll_stop_close(atoll_stop* stop);

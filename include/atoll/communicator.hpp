@@ -319,9 +319,9 @@ class ATOLL_API Communicator {
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
   // Performs all operations that `calls` starts on this communicator and this thread as one
-  // operation. They must use `stream`; another one is Error(invalid_argument). Nothing starts before
-  // `calls` returns, so it must not wait for a result: the Works that it gets are empty. Use the
-  // Work that group() returns. A group() inside `calls` joins the outer one. The messages come
+  // operation. They must use `stream`; another one is Error(invalid_argument). Nothing starts
+  // before `calls` returns, so it must not wait for a result: the Works that it gets are empty. Use
+  // the Work that group() returns. A group() inside `calls` joins the outer one. The messages come
   // first, as one group, then the collectives in the order of the calls, so no operation may need
   // the result of another one. Faster than single calls on NCCL, which launches consecutive
   // collectives together. If `calls` throws, nothing starts, and group() throws the same.
@@ -365,8 +365,8 @@ class ATOLL_API Communicator {
   // streams fail as after other errors. Returns at once: the store tells the other ranks. Any
   // thread may call it; only the first call counts. If several ranks call it at the same time, this
   // is the first one that reaches the store. An operation that fails before its rank learns of it
-  // reports the abort() of its own rank. Calls of allocate() and register_memory() in progress fail as well. Destroy
-  // the communicator as usual.
+  // reports the abort() of its own rank. Calls of allocate() and register_memory() in progress fail
+  // as well. Destroy the communicator as usual.
   void abort(std::string_view reason);
 
   struct ATOLL_LOCAL Impl;  // this struct is defined in src/comm/communicator_impl.hpp

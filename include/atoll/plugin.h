@@ -204,8 +204,8 @@ typedef struct atoll_group {
   const char* links;    /* model of the links of a simulated device, as text; NULL: a real device */
   int32_t owns_process; /* nonzero: the backend may change the environment of the process */
   /* Nonzero: the group performs only sends and receives, which have tags. Core calls submit() from
-   * several threads at the same time, and no call may delay another one. open() of a backend without
-   * tags returns ATOLL_UNSUPPORTED. */
+   * several threads at the same time, and no call may delay another one. open() of a backend
+   * without tags returns ATOLL_UNSUPPORTED. */
   int32_t tags;
 } atoll_group;
 
@@ -281,8 +281,9 @@ typedef struct atoll_backend {
    * Must be cheap, because core calls probe() before every open(), and tools call it as well. */
   int32_t (*probe)(const atoll_core* core, const atoll_group* world);
   /* Returns 0 if communicators of this backend do not support the operation, 1 if they do, and 2 if
-   * they do with less accurate arithmetic: they round partial results to the dtype, or divide before
-   * they add. Core submits the latter only if the caller asks for it (Reduction::natively()). */
+   * they do with less accurate arithmetic: they round partial results to the dtype, or divide
+   * before they add. Core submits the latter only if the caller asks for it
+   * (Reduction::natively()). */
   int32_t (*capability)(int32_t kind, int32_t dtype, int32_t op, int32_t memory);
   /* Opens a communicator. Collective over the group. Ranks open groups of the same ranks in the
    * same order. If the communicator is aborted meanwhile, get() of a key that begins with the id of

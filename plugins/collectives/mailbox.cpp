@@ -52,7 +52,7 @@ void Mailbox::perform(std::span<atoll_operation* const> messages) {
     if (failure_.empty()) {
       atoll_sdk::record_current_exception();
       failure_ = atoll_sdk::last_error();
-      // Nothing may use the posts of this call any more, nor those of others, which throw now.
+      // This call and all others throw now, so the operations of their posts become invalid.
       receives_.clear();
       for (Peer& one : peers_) one.sends.clear();
       changed_.notify_all();
@@ -82,7 +82,7 @@ void Mailbox::run(Lock& lock, std::span<Post> posts) {
       changed_.wait_for(lock, longest_rest);
       continue;
     }
-    // Returns the role of the driver, also after an exception.
+    // While it exists, this thread moves the bytes of all calls.
     struct Drives {
       explicit Drives(Mailbox& mailbox) : box(mailbox) { box.is_driven_ = true; }
       Drives(const Drives&) = delete;
@@ -234,7 +234,7 @@ void Mailbox::arrived(int rank) {
   kept_.remove_if([&](const Kept& one) { return &one == &kept; });
 }
 
-// Takes the first receive that matches a message.
+// Removes and returns the first receive that matches a message; null if there is none.
 Mailbox::Post* Mailbox::receiver_of(int source, const Signature& signature) {
   const auto found = std::ranges::find_if(
       receives_, [&](const Post* one) { return matches(*one->operation, source, signature.root); });
@@ -263,7 +263,7 @@ void Mailbox::compare(const Post& receiver, int source, const Signature& signatu
                  signature);
 }
 
-// Throws if no rank that is left can send what this receive waits for.
+// Throws if every rank that could send this message is lost.
 void Mailbox::check_lost(const Post& receiver) const {
   const int source = receiver.operation->peer;
   std::string why;
@@ -285,7 +285,7 @@ void Mailbox::check_lost(const Post& receiver) const {
 void Mailbox::sleep(Lock& lock, Clock::time_point deadline) {
   std::vector<std::uint32_t> tickets;
   for (const auto* transport : team_.transports) tickets.push_back(transport->ticket());
-  if (progress()) return;  // of what came before the tickets were taken
+  if (progress()) return;  // moves what came before the tickets were taken
   std::vector<std::vector<Need>> needs(team_.transports.size());
   for (int rank = 0; rank < team_.size(); ++rank) {
     if (rank == team_.rank) continue;

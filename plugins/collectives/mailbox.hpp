@@ -39,7 +39,8 @@ class Mailbox {
   // Performs sends and receives; returns when all are complete: a send when the transport has its
   // data. After the first exception of any call, every call throws Error(ATOLL_ABORTED).
   void perform(std::span<atoll_operation* const> messages);
-  bool has_failed() const noexcept { return !failure_.empty(); }  // while no call is in progress
+  // Call this only while no perform() is in progress.
+  bool has_failed() const noexcept { return !failure_.empty(); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -109,7 +109,9 @@ void refuse_options(const atoll_group& group) {
                 "the mpi backend leaves algorithms to MPI: set OMPI_MCA_coll_tuned_... or "
                 "MPIR_CVAR_..._INTRA_ALGORITHM instead of ATOLL_ALGORITHM and ATOLL_TUNING");
   }
-  if (group.tags != 0) throw Error(ATOLL_UNSUPPORTED, "this backend has no tags");
+  if (group.tags != 0)
+    throw Error(ATOLL_UNSUPPORTED,
+                "the mpi backend does not support tags: use the backend host or verbs");
   if (group.deterministic != 0) {
     throw Error(ATOLL_UNSUPPORTED,
                 "the mpi backend cannot sum in a fixed order, because MPI chooses the order");

@@ -84,7 +84,7 @@ void refuse_options(const atoll_group& group) {
                 "the nccl backend leaves algorithms to NCCL: set NCCL_ALGO or NCCL_TUNER_PLUGIN "
                 "instead of ATOLL_ALGORITHM and ATOLL_TUNING");
   }
-  if (group.tags != 0) throw Error(ATOLL_UNSUPPORTED, "this backend has no tags");
+  if (group.tags != 0) throw Error(ATOLL_UNSUPPORTED, "the nccl backend does not support tags");
   if (group.deterministic != 0) {
     throw Error(ATOLL_UNSUPPORTED,
                 "the nccl backend cannot sum in a fixed order, because NCCL chooses the order");

@@ -152,7 +152,7 @@ void Arguments::reduction(DType dtype, const Reduction& reduction) const {
            ErrorCode::unsupported);
   }
   require(atoll_abi::is_reducible(static_cast<std::int32_t>(dtype), op),
-          "{} does not exist for elements of {}", name(reduction.op), name(dtype));
+          "the reduction {} is not defined for elements of {}", name(reduction.op), name(dtype));
   if (reduction.factor == 1.0) return;
   require(reduction.op == ReduceOp::sum || reduction.op == ReduceOp::avg,
           "a factor of {} is not supported with {}", reduction.factor, name(reduction.op));

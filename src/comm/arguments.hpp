@@ -42,10 +42,10 @@ class Arguments {
   };
   void blocks(ConstView src, ConstView dst, Whole whole) const;
   void peer(int rank) const;
-  // Requires that the call contains as many receives of this rank from itself as sends to itself.
-  void list(std::size_t views, std::string_view which) const;  // a view for each rank
-  // The source or destination and the tag of a message. ATOLL_ANY is allowed if `receives`.
+  void list(std::size_t views, std::string_view which) const;  // one view for each rank
+  // Requires a valid peer and tag of a message. A receive may pass ATOLL_ANY for both.
   void message(int peer, int tag, bool has_tags, bool receives) const;
+  // Requires that the call contains as many receives of this rank from itself as sends to itself.
   void own_messages(int sends, int receives) const;
   // Requires that there is one count per rank, that the counts add up to `whole`, and that this
   // rank's count is `part`. Returns the element offset at which this rank's part begins.

@@ -28,8 +28,8 @@ namespace atoll_v1::atoll {
 
 class Flight;
 
-// Runs the operations of one communicator in the order of their calls, even on different streams,
-// or, without `in_order`, those of different streams beside each other.
+// Orders the operations of one communicator. With `in_order` they run in the order of their calls,
+// even on different streams. Otherwise those on different streams run at the same time.
 class StreamOrder {
  public:
   explicit StreamOrder(bool in_order) : in_order_(in_order) {}
@@ -107,7 +107,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
  public:
   enum class Use {
     all,
-    tags  // sends and receives with tags alone, whose streams do not wait for each other
+    tags  // only sends and receives with tags; its streams do not wait for each other
   };
   // Collective over the axis. A non-null `parent` is split if its backend supports that. Throws
   // Error and fails as fail_all() does when the backend cannot open.
@@ -142,7 +142,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   bool lacks_levels() const noexcept { return plugin_->table.has_levels == 0; }
 
   // Returns true when the backend supports this kind of operation for `dtype` and `op`, and adds in
-  // the requested order; with `native` also if it rounds partial results to the dtype.
+  // the requested order. With `native` its arithmetic may be less accurate (capability() == 2).
   bool supports(std::int32_t kind, DType dtype, ReduceOp op, bool native = false) const noexcept {
     const auto k = static_cast<std::size_t>(kind), type = static_cast<std::size_t>(dtype);
     const auto o = static_cast<std::size_t>(op);
@@ -188,7 +188,7 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
   // it.
   void abort(std::string_view reason);
-  // Makes the groups of two-level collectives, or of tags, end with this group and share its
+  // Attaches groups (of two-level collectives, or of tags): they end with this group and share its
   // calling().
   void adopt(const std::vector<std::shared_ptr<BackendCommunicator>>& parts);
   void check_ended() const;  // throws the error with which this group has ended on any rank
@@ -231,7 +231,9 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
     sequence_.store(first + count, std::memory_order_release);
     return first;
   }
-  void take_id();  // after all ranks have agreed to open the group; from then on it can be ended
+  // Call this when all ranks have agreed to open the group. From then on, aborts and failures of any
+  // rank end it.
+  void take_id();
   void open_backend(const BackendCommunicator* parent);
   atoll_status open_group(atoll_group& group);
   atoll_status split_group(const BackendCommunicator& parent, atoll_group& group);
@@ -246,12 +248,12 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
     return operation.timeout.count() < 0 ? settings_.timeout : operation.timeout;
   }
   bool fails_job() const { return world().config().failure_scope != "communicator"; }
-  // Ends this group on this rank. Operations that have been called may complete until `deadline`:
-  // a rank that leaves has sent its part of them.
+  // Ends this group on this rank. Operations that are enqueued may complete until `deadline`: a rank
+  // that leaves the job has done its part of them.
   void end(const Error& why, std::chrono::steady_clock::time_point deadline = {},
            bool may_be_replaced = false);
-  // Ends this group with the error that a rank has announced first. It also replaces the error of
-  // an abort() on this rank that came later.
+  // Ends this group with the error that the store has announced first. This error also replaces
+  // that of a later abort() on this rank.
   void announced(const Error& why);
   // The two parts of end(): mark() returns false after an earlier end(), and stop() aborts the
   // backend.
@@ -310,7 +312,8 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   mutable std::mutex ending_;      // guards the members below
   bool is_open_ = false;           // true when the backend has opened the group
   std::optional<Error> ended_by_;  // argument of the first end()
-  bool may_be_replaced_ = false;   // true if ended_by_ is of abort() and not announced yet
+  bool may_be_replaced_ = false;   // true while ended_by_ is that of an abort() on this rank, which
+                                   // the store has not announced
   std::vector<std::weak_ptr<BackendCommunicator>> parts_;
   std::weak_ptr<BackendCommunicator> whole_;  // the group of which this one is a part
 };

@@ -151,10 +151,11 @@ class Grouping {
   };
 
   void check(const Stream& stream) const {
-    require(&stream == &stream_,
-            "communicator {}: a call inside group() is for the stream {}, but group() for {}: use "
-            "one stream",
-            impl_.group->name(), stream.name(), stream_.name());
+    require(
+        &stream == &stream_,
+        "communicator {}: a call inside group() uses the stream {}, but group() got {}: use one "
+        "stream",
+        impl_.group->name(), stream.name(), stream_.name());
   }
   void submit(BackendCommunicator& to, std::vector<Operation>& operations,
               const std::shared_ptr<Work::State>& state) {

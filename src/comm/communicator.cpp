@@ -122,7 +122,7 @@ Communicator::~Communicator() = default;
 
 Communicator::Impl::Handles::~Handles() {
   try {
-    // A callback of an operation may start another one, also of the other group.
+    // A callback of an operation may start another one on either group.
     for (bool is_idle = false; !is_idle;) {
       if (tags) tags->call_when_idle().unlock();
       const auto calling = group->call_when_idle();  // the mutex of both groups
@@ -167,8 +167,8 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
     }
   } catch (const std::exception& error) {
     const auto* const known = dynamic_cast<const Error*>(&error);
-    // Ranks that are not in the part that failed have opened the communicator. If the backend lacks
-    // tags, all ranks are here.
+    // Other ranks may have opened the communicator. If the backend lacks tags, every rank throws
+    // this error.
     if (!known || known->code() != ErrorCode::unsupported) impl->group->abort(error.what());
     throw;
   }

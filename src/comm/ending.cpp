@@ -1,4 +1,4 @@
-// How a group of BackendCommunicator ends on all its ranks: by an abort or a failure, with one error.
+// How a group ends on all its ranks with one error: by an abort or a failure.
 #include <chrono>
 #include <thread>
 
@@ -13,7 +13,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Time in which a rank that has failed waits for the store to name the first error.
+// Longest time that a rank which has failed waits until the store names the first error.
 constexpr std::chrono::seconds announce_patience{2};
 
 }  // namespace
@@ -72,8 +72,8 @@ void BackendCommunicator::end(const Error& why, std::chrono::steady_clock::time_
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   store::Store& store = WorldInternals::store(world());
-  store.interrupt(id_ + "/");  // gets of a backend that opens
-  // Exchanges of ranks that choose a backend, or that allocate or register memory.
+  store.interrupt(id_ + "/");  // ends get() of a backend that is still opening
+  // Ends the exchanges of ranks that choose a backend, or that allocate or register memory.
   store.interrupt(store::titled("", id_ + "/"));
   stop();
   for (const auto& part : parts) part->stop();

@@ -24,7 +24,7 @@ std::string allocation(const BackendCommunicator& group, std::size_t bytes) {
   return fmt::format("allocate {} bytes for communicator {}", bytes, group.name());
 }
 
-// Whether all ranks make a call, so that they must fail together, or this rank alone.
+// Who makes a call: all ranks, which must then fail together, or this rank alone.
 enum class Callers {
   all_ranks,
   this_rank
@@ -282,8 +282,8 @@ struct Registration::State {
 
 namespace {
 
-// Memory of one rank. The destructor waits until the collectives that may use the memory are
-// complete; the groups of messages with tags keep it until those are.
+// Memory of one rank. The destructor waits for collectives that may use the memory. Groups for
+// messages with tags keep the memory until their messages are complete.
 template <class Registrations>
 class OwnMemory {
  public:

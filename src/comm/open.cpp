@@ -17,8 +17,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Time for operations in flight to complete after a rank has left in order. The thread that reads
-// the store waits for those of all communicators, so it is short.
+// Time that operations in flight get to complete after a rank has called World::leave(). The thread
+// that reads from the store waits this long, so the time is short.
 constexpr std::chrono::milliseconds leave_patience{200};
 
 void check_axis(const Axis& axis) {
@@ -117,13 +117,14 @@ void BackendCommunicator::open_backend(const BackendCommunicator* parent) {
     group.links = device_.backend()->info().links;
     group.group.links = group.links.c_str();
   }
-  // Backends without tags return ATOLL_UNSUPPORTED, and those of older versions do not know them.
+  // Backends without tags return ATOLL_UNSUPPORTED. Those with an ABI minor below 2 do not read the
+  // field `tags`.
   const bool is_refused = use_ == Use::tags && plugin_->table.abi_minor < 2;
   const atoll_status status = is_refused ? ATOLL_UNSUPPORTED
                               : parent   ? split_group(*parent, group.group)
                                          : open_group(group.group);
   require(use_ != Use::tags || status != ATOLL_UNSUPPORTED, ErrorCode::unsupported,
-          "CommunicatorOptions::tags: the backend {} has no tags", plugin_->name);
+          "CommunicatorOptions::tags: the backend {} does not support tags", plugin_->name);
   if (status != ATOLL_OK) {
     comm_ = nullptr;
     if (parent) parent->check_ended();

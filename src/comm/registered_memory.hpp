@@ -116,7 +116,7 @@ class RetiredMemory {
     any_ = true;
   }
 
-  // Frees all memory, of a group that registers none. No operation may be in flight.
+  // Frees all retired memory. Only for groups that register no memory, while nothing is in flight.
   void free() {
     if (!any_.load(std::memory_order_acquire)) return;
     List memories;

@@ -281,7 +281,7 @@ std::string Client::announce(std::string_view name, std::string_view value, mill
   const std::string body = Packer().number(0).text(name).text(value).take();
   const Clock::time_point now = Clock::now();
   if (!send(encode_frame(Kind::announce, 0, body), now + brief_patience, now + send_patience))
-    log::warn("rank {}: {} does not take an announcement", rank_, name_of(server_));
+    log::warn("rank {}: {} did not accept an announcement in time", rank_, name_of(server_));
   return std::string(value);
 }
 

@@ -111,7 +111,7 @@ class Client final : public Store {
 
   std::string request(Kind kind, std::string_view key, std::string_view value,
                       std::chrono::milliseconds timeout);
-  // When a stop is requested, sends a message that cancels the exchange `key` with the reason `why`.
+  // When a stop is requested, sends a message that cancels the exchange `key` because of `why`.
   std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience,
                    std::string_view key = "", const std::stop_token& stop = {},
                    std::string_view why = "");

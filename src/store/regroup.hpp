@@ -21,7 +21,7 @@ struct Candidacy {
   std::string host{};
   int pid = 0;
   std::string settings{};  // settings that must be equal on all ranks
-  std::string place{};     // host and ATOLL_LOCAL_RANK, which differ on all ranks; "": not set
+  std::string place{};     // host and ATOLL_LOCAL_RANK, another pair on each rank; "": not set
   std::string tag{};
   std::uint32_t needed = 1;
   std::uint32_t min_ranks = 1;

@@ -55,7 +55,8 @@ std::size_t stranger_limit(int size, bool has_epochs, bool raise_limit, std::siz
       static_cast<std::size_t>(size) * (has_epochs ? 2 : 1) + other_descriptors;
   if (descriptors < needed + fewest_strangers) {
     log::warn(
-        "rank 0 may open {} descriptors, but {} ranks need about {}: raise the limit (ulimit -n)",
+        "the store's process may open {} file descriptors, but {} ranks need about {}: raise the "
+        "limit (ulimit -n)",
         descriptors, size, needed + fewest_strangers);
     return fewest_strangers;
   }

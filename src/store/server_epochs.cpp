@@ -19,7 +19,7 @@ namespace atoll_v1::atoll::store {
 
 using net::Clock;
 
-// New processes that may wait at a time, for each rank with which the job began.
+// Limit of new processes that wait at the same time, for each rank with which the job began.
 constexpr std::size_t most_new_per_rank = 4;
 
 void Server::handle_regroup(Connection& connection, const Frame& frame) {
@@ -56,7 +56,7 @@ std::string Server::why_not(const Candidacy& wish) const {
     const auto waiting = std::ranges::count_if(
         candidates_, [](const Candidate& candidate) { return candidate.wish.is_new(); });
     if (static_cast<std::size_t>(waiting) < most) return "";
-    return fmt::format("{} new processes wait already, and more cannot wait at a time", most);
+    return fmt::format("{} new processes wait already, and no more may wait at a time", most);
   }
   const Epoch& epoch = newest();
   if (wish.epoch != epoch.number || wish.rank >= epoch.roster.size()) {
@@ -85,8 +85,8 @@ bool Server::a_rank_waits() const {
                              [](const Candidate& candidate) { return !candidate.wish.is_new(); });
 }
 
-// Refuses new processes with which the new epoch would fail on all ranks: those with other settings,
-// or with the local rank of another process on their host.
+// Refuses new processes with which the new epoch would fail on all ranks: those with other
+// settings, or with the local rank of another process on their host.
 void Server::refuse_misfits() {
   const auto rank = std::ranges::find_if(
       candidates_, [](const Candidate& candidate) { return !candidate.wish.is_new(); });

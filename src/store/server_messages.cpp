@@ -96,7 +96,8 @@ std::string Server::notes() const {
 
 std::string Server::lack_of_descriptors() const {
   if (!lacked_descriptors_) return "";
-  return "; rank 0 had no descriptor left for a connection: raise the limit (ulimit -n)";
+  return "; the store's process had no file descriptor left for a connection: raise the limit "
+         "(ulimit -n)";
 }
 
 void Server::handle_join(Connection& connection, const Frame& frame) {

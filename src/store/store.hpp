@@ -61,9 +61,9 @@ class Store {
   // to the store and one back, however many keys there are.
   virtual std::vector<std::string> get_all(std::span<const std::string> keys,
                                            std::chrono::milliseconds timeout) = 0;
-  // Deletes all keys that begin with `prefix`, once each of `ranks` (in ascending order; empty: all
-  // ranks) has called this function, because it will read none of them again, or is gone. Returns
-  // without waiting for the others.
+  // Deletes the keys that begin with `prefix` when each of `ranks` (in ascending order; empty: all)
+  // has called this function or is gone. A rank that calls it reads these keys no more. Does not
+  // wait for the others.
   virtual void release(std::string_view prefix, std::span<const int> ranks) = 0;
   // Waits until every rank has passed its value for `key`, and returns all values by rank. Throws
   // Error(timeout) with the absent ranks, or Error(peer_lost) with ranks that have left the job.

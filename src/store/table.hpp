@@ -166,7 +166,7 @@ class Table {
   void abandon(std::uint64_t number);
   void open(Round& round, const std::vector<Run>& runs) const;
   void complete(const Round& round);
-  // Returns true if no rank waits in the round, or has yet to learn that it was cancelled.
+  // Returns true if no rank waits in the round, and all ranks know if it was cancelled.
   bool is_over(const Round& round) const;
   void erase(const std::string& prefix);
   void forget_rounds();  // removes the rounds that are over

@@ -135,7 +135,7 @@ void lists(Rank& self, std::uint64_t unit) {
   expect(scattered, root, me, "scatter_v");
 }
 
-// Collectives and messages in one group, with a reduction that backends may lack between two others.
+// Collectives and messages in one group, among them a reduction that backends may lack.
 void mixed(Rank& self, std::uint64_t count) {
   const int next = (self.rank() + 1) % self.size();
   const int previous = (self.rank() + self.size() - 1) % self.size();

@@ -6,10 +6,10 @@
 // several faults, until fewer than two ranks or hosts are left; then a new job starts.
 //   kill, kill-two, kill-host    kills one rank, two, or all ranks of a host
 //   kill-waiting                 kills a second rank while the others regroup
-//   stop                         stops a rank until the next epoch has begun; it then gets an error.
-//                                The store finds it by its silence of 2 s
+//   stop                         sends SIGSTOP to a rank until the next epoch has begun; the store
+//                                notices its silence after 2 s, and the rank then gets an error
 //   silence                      a host loses its network; its ranks get an error
-//   cut                          two hosts lose each other for 3 s, but not the store; all ranks go on
+//   cut                          two hosts lose each other for 3 s, but not the store; all go on
 // The last two run on emulated hosts (network.cpp), with the program atoll-store on a host of its
 // own. For the others this process serves the store, as atoll-store does. The times run from the
 // fault to the first collective of the last rank. A trial fails if that takes over 20 s, if a result
@@ -357,7 +357,8 @@ class Job {
     return all;
   }
 
-  // Waits until each rank has run a collective in an epoch of `size` ranks that began after `begin`.
+  // Waits until each rank has run a collective in an epoch of `size` ranks that began after
+  // `begin`.
   // Returns the latest time.
   Clock::time_point wait_for_size(int size, Clock::time_point begin) {
     const auto deadline = Clock::now() + limit;
@@ -397,8 +398,8 @@ class Job {
   std::map<int, Rank> ranks_;
 };
 
-// Without namespaces, returns after a line with the reason. Otherwise becomes this program in
-// namespaces of its own, which end with it.
+// Starts this program again in namespaces of its own, which end with it. If that is impossible,
+// prints the reason and returns 77.
 int enter_namespaces(char** argv) {
   std::vector<char*> words;
   for (const char* word :
@@ -434,7 +435,7 @@ int run_trials(const Options& options, const std::filesystem::path& program, Hos
       "left over {} names\n",
       options.fault, options.ranks, options.hosts, options.trials, failed, median,
       times.empty() ? 0.0 : times.back(), hosts.names_in_memory() - names);
-  // On this machine, other jobs may make names at the same time.
+  // On this machine, other jobs may make files in /dev/shm at the same time.
   const bool is_clean = !hosts.are_emulated() || hosts.names_in_memory() == names;
   return failed == 0 && is_clean ? 0 : 1;
 }

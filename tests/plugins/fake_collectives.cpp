@@ -73,7 +73,7 @@ void reduce_as(const std::vector<Shared>& calls, void* dst, std::size_t first, s
 }
 
 // Reduces `count` elements of all ranks into dst. Returns false for f16, whose reductions are not
-// implemented. The nccl backend requests 16-bit sums only for Reduction::natively().
+// implemented. The nccl backend requests sums of bf16 and f16 only for Reduction::natively().
 bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
   switch (static_cast<int>(calls.front()->type)) {
     case ncclFloat32:

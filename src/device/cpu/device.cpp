@@ -90,7 +90,7 @@ class HostEvent final : public EventBackend {
   std::shared_ptr<StreamFailure> failure_;  // failure of the stream so far; set before happened_
 };
 
-// A mutex that takes one locked instruction while no other thread wants it.
+// A mutex. While no other thread wants it, lock() and unlock() take one atomic instruction each.
 class BriefLock {
  public:
   void lock() noexcept {

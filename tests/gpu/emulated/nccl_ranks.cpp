@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 using atoll::World;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto limit = 300ms;  // of an operation, after which its stopped ranks are detected
+constexpr auto limit = 300ms;  // time limit of an operation, which detects a stopped rank
 
 // All-reduces `mine` of each rank `rounds` times and returns the last result of all elements.
 template <class T>
@@ -69,7 +69,7 @@ class Arrives {
 };
 
 // One job that loses ranks at a random instant. Returns the seconds from that instant until the
-// last rank that is left has run a collective in the next epoch.
+// last remaining rank has run a collective in the next epoch.
 double lose(int ranks, const std::vector<int>& victims, int rounds) {
   const auto left = ranks - static_cast<int>(victims.size());
   std::latch have_gone_on{left}, have_ended{static_cast<std::ptrdiff_t>(victims.size())};
@@ -113,7 +113,7 @@ double lose(int ranks, const std::vector<int>& victims, int rounds) {
 
 }  // namespace
 
-TEST_CASE("the ranks that are left use NCCL in the next epoch") {
+TEST_CASE("the remaining ranks use NCCL in the next epoch") {
   constexpr int ranks = 5;
   const char* const asked = std::getenv("FAULT_TRIALS");
   const int trials = asked ? std::atoi(asked) : 2;
@@ -134,7 +134,7 @@ TEST_CASE("the ranks that are left use NCCL in the next epoch") {
   }
 }
 
-TEST_CASE("natively() lets NCCL sum 16-bit types, which rounds at every rank") {
+TEST_CASE("natively() lets NCCL sum bf16, which rounds at every rank") {
   // 256, 1 and 1: the sum is 258, but bf16 has no 257.
   constexpr std::uint16_t values[] = {0x4380, 0x3f80, 0x3f80};
   constexpr std::uint16_t exact = 0x4381, rounded = 0x4380;

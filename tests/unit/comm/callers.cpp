@@ -147,8 +147,8 @@ TEST_CASE("a thread may call a communicator while operations of another thread a
 
 TEST_CASE("messages that nobody asks for are kept, and wait in their sender above 256 MiB") {
   constexpr std::size_t large = std::size_t{100} << 20;
-  // Rank 1 receives these tags, one after the other; rank 0 sends three large messages with the tags
-  // 0, 1 and 2 and an empty one with the tag 3.
+  // Rank 1 receives these tags in this order. Rank 0 sends three large messages with the tags 0, 1
+  // and 2, and an empty one with the tag 3.
   const auto receive = [](const std::vector<int>& tags) {
     return atoll_test::on_threads(2, [&](atoll::World& world) {
       auto both = atoll::Communicator::open(
