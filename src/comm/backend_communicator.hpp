@@ -231,8 +231,8 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
     sequence_.store(first + count, std::memory_order_release);
     return first;
   }
-  // Call this when all ranks have agreed to open the group. From then on, aborts and failures of any
-  // rank end it.
+  // Call this when all ranks have agreed to open the group. From then on, aborts and failures of
+  // any rank end it.
   void take_id();
   void open_backend(const BackendCommunicator* parent);
   atoll_status open_group(atoll_group& group);
@@ -248,8 +248,8 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
     return operation.timeout.count() < 0 ? settings_.timeout : operation.timeout;
   }
   bool fails_job() const { return world().config().failure_scope != "communicator"; }
-  // Ends this group on this rank. Operations that are enqueued may complete until `deadline`: a rank
-  // that leaves the job has done its part of them.
+  // Ends this group on this rank. Operations that are enqueued may complete until `deadline`: a
+  // rank that leaves the job has done its part of them.
   void end(const Error& why, std::chrono::steady_clock::time_point deadline = {},
            bool may_be_replaced = false);
   // Ends this group with the error that the store has announced first. This error also replaces

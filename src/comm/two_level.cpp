@@ -46,7 +46,7 @@ std::unique_ptr<TwoLevel> TwoLevel::open(BackendCommunicator& whole, const std::
   } catch (const std::exception&) {
     failed = std::current_exception();
   }
-  // If "intra" failed here, this rank stops "inter" at once, because ranks of other hosts would wait.
+  // If "intra" failed here, this rank stops "inter" at once: ranks of other hosts would wait.
   std::stop_source ended;
   ended.request_stop();
   levels->inter_ =

@@ -44,9 +44,9 @@ struct AdamWStep {
   unsigned most_blocks = 0;
 };
 
-// Bytes per second that each thread block of an AdamWStep reads and writes while matrix products run
-// on the other multiprocessors. Measured on an H100, with f32 moments and a limit by `most_blocks`.
-// SgdStep is assumed to reach the same.
+// Bytes per second that each thread block of an AdamWStep reads and writes while matrix products
+// run on the other multiprocessors. Measured on an H100, with f32 moments and a limit by
+// `most_blocks`. SgdStep is assumed to reach the same.
 inline constexpr double bytes_per_s_of_block = 50e9;
 
 struct SgdStep {

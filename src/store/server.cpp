@@ -307,8 +307,8 @@ void Server::listen(std::uint32_t events) {
 void Server::pause_accepting() {
   if (!has_warned_of_descriptors_) {
     log::warn(
-        "rank 0 has no descriptor left for the connection of another rank: raise the hard "
-        "limit (ulimit -Hn)");
+        "the store's process has no file descriptor left for the connection of another rank: raise "
+        "the limit (ulimit -n)");
   }
   has_warned_of_descriptors_ = true;
   accepts_again_ = Clock::now() + accept_pause;

@@ -95,7 +95,7 @@ class Server {
   // once the job has failed). Ranks that remain are told that the store has ended.
   void finish(std::chrono::milliseconds patience);
 
-  // Returns "; rank 0 had no descriptor left ..." if a connection had to wait for a descriptor, or
+  // Returns "; the store's process had no file descriptor ..." if a connection had to wait for a descriptor, or
   // another one was closed for it; otherwise "".
   std::string lack_of_descriptors() const;
 

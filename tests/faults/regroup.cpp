@@ -12,8 +12,8 @@
 //   cut                          two hosts lose each other for 3 s, but not the store; all go on
 // The last two run on emulated hosts (network.cpp), with the program atoll-store on a host of its
 // own. For the others this process serves the store, as atoll-store does. The times run from the
-// fault to the first collective of the last rank. A trial fails if that takes over 20 s, if a result
-// is wrong, or if a rank ends that was not meant to.
+// fault to the first collective of the last rank. A trial fails if that takes over 20 s, if a
+// result is wrong, or if a rank ends that was not meant to.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>

@@ -95,7 +95,8 @@ class StepModel {
   // Rates in GB/s of each rank: inside each near group, and over PCIe and the network of each host.
   // A rate that no source provides is assumed.
   std::vector<GroupRate> intra_, pcie_, network_;
-  std::vector<Part> parts_;  // one for each island or host, the larger of both; for rate()
+  std::vector<Part>
+      parts_;  // one for each island, or for each host if hosts are larger; for rate()
 };
 
 // --- memory.cpp ---

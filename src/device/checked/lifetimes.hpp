@@ -142,7 +142,7 @@ class Lifetimes {
 
   struct SecondMapping {
     std::uintptr_t end = 0;
-    std::uintptr_t first = 0;  // address in the first mapping that shares the second one's start
+    std::uintptr_t first = 0;  // address in the first mapping of the byte where the second begins
   };
 
   std::uintptr_t first_address(std::uintptr_t address) const;

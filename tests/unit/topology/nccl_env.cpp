@@ -12,9 +12,8 @@ namespace {
 std::string env_of(const Topology& topology) { return to_nccl_env(atoll::inspect(topology)); }
 
 constexpr auto nothing =
-    "# no settings: as far as the files show, this hardware needs none; a file does not say in which cloud "
-    "its "
-    "machine is: if --cluster list shows the machine, use --cluster NAME\n";
+    "# no settings: the files show no need for any. They do not show the cloud: if --cluster list "
+    "shows this machine, use --cluster NAME\n";
 
 }  // namespace
 

@@ -178,7 +178,7 @@ TEST_CASE("a tokenizer.json is that of the token file") {
     return failure_of([&] { (void)train::tokenizer_for(what, sources, ""); });
   };
   CHECK(failure(path, data).says("a.tok: was made with another tokenizer than --tokenizer "));
-  CHECK(failure(path, "demo").says("only atoll-data reads such a tokenizer"));
+  CHECK(failure(path, "demo").says("only atoll-data reads a tokenizer.json"));
   CHECK(failure("auto", "x.bin").says("--data-type"));
 }
 

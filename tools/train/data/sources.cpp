@@ -180,7 +180,7 @@ std::unique_ptr<const Tokenizer> tokenizer_for(const std::string& what, const st
     return ids;
   }
   require(!is_json,
-          "--tokenizer {}: only atoll-data reads such a tokenizer, and it does not convert this "
+          "--tokenizer {}: only atoll-data reads a tokenizer.json, and it does not convert this "
           "kind of data: use --tokenizer bytes, or the path of a SentencePiece model",
           what);
   for (const SourceSpec& source : sources) {

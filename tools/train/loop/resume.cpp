@@ -130,8 +130,8 @@ std::int64_t steps_done(const json& saved, const fs::path& folder) {
 }
 
 // `extra` holds what a checkpoint records about its run, such as settings and the number of steps,
-// each value as a string of JSON. Returns the values parsed, by name. A string that is not valid JSON becomes null, and an entry that is not a string
-// is left out.
+// each value as a string of JSON. Returns the values parsed, by name. A string that is not valid
+// JSON becomes null, and an entry that is not a string is left out.
 json parsed_texts(const json& extra) {
   json values = json::object();
   for (const auto& [name, text] : extra.items()) {
@@ -263,9 +263,9 @@ Resumed load(atoll::World& world, const RunOptions& options, const fs::path& fol
   return {done, std::move(saved)};
 }
 
-// Returns the checkpoint that rank 0 finds in the folder of --resume, which may be a results folder.
-// Throws Error(not_found) on every rank if there is none. A save that was cut off may have left only
-// FOLDER.old, which the library loads.
+// Returns the checkpoint that rank 0 finds in the folder of --resume, which may be a results
+// folder. Throws Error(not_found) on every rank if there is none. A save that was cut off may have
+// left only FOLDER.old, which the library loads.
 fs::path checkpoint_in(atoll::World& world, fs::path folder) {
   std::string problem;
   std::error_code ignored;

@@ -242,8 +242,8 @@ class HostLines {
           "every NIC seems to be at distance PHB");
   }
 
-  // Adds what NCCL needs beyond its defaults on some networks, which the link layer of a NIC shows,
-  // and at some cloud providers. Each text names its source.
+  // Adds settings that NCCL needs beyond its defaults: on some networks, which the link layer of a
+  // NIC identifies, and at some cloud providers. Each text names its source.
   void add_network_advice() {
     constexpr std::array<std::pair<std::string_view, std::string_view>, 7> needs{
         {{"efa",
@@ -337,10 +337,10 @@ std::string to_nccl_env(const Inspection& inspection) {
   }
   if (for_all.empty() && for_some.empty())
     return fmt::format(
-        "# {}; a file does not say in which cloud its machine is: if --cluster list shows the "
-        "machine, use --cluster NAME\n",
-        shows_links ? "no settings: as far as the files show, this hardware needs none"
-                    : "not known: the links of the GPUs are not known");
+        "# {}. They do not show the cloud: if --cluster list shows this machine, use --cluster "
+        "NAME\n",
+        shows_links ? "no settings: the files show no need for any"
+                    : "not known: the files do not show the links of the GPUs");
   return for_all + for_some;
 }
 

@@ -46,10 +46,11 @@ __device__ __forceinline__ bool continues(const std::int32_t* ids, std::uint64_t
   return first > 0 && ids[first - 1] == ids[first];
 }
 
-// Launched with a row of blocks for each position of the sorted ids. A run of equal ids is cut into
-// parts where a window ends. Only the blocks of the first position of a part work: they sum the part
-// in order of positions, each thread n columns, and load several positions at a time. `partials` has
-// a row for each window, for a part that continues the run of the window before.
+// Launched with a row of blocks for each position of the sorted ids. A window is a number of
+// successive positions, and cuts a run of equal ids into parts. Only the blocks of the first
+// position of a part work. They sum the part in the order of its positions: each thread sums n
+// columns and loads several positions at a time. `partials` has a row for each window. The row
+// receives the part that continues a run of the window before.
 template <class T, int n>
 __global__ void __launch_bounds__(threads)
     add_runs(const std::int32_t* ids, const std::int32_t* positions, const T* dy, float* dtable,
