@@ -202,7 +202,7 @@ typedef struct atoll_group {
    * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
   const char* rdma;
   const char* links;    /* model of the links of a simulated device, as text; NULL: a real device */
-  int32_t owns_process; /* nonzero: the backend may change the environment of the process */
+  int32_t owns_process; /* nonzero: the backend may change environment and limits of the process */
   /* Nonzero: the group performs only sends and receives, which have tags. Core calls submit() from
    * several threads at the same time, and no call may delay another one. open() of a backend
    * without tags returns ATOLL_UNSUPPORTED. */

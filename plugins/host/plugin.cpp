@@ -65,6 +65,7 @@ std::string key(int rank) { return fmt::format("host/{}", rank); }
 std::unique_ptr<Rendezvous> listen(const atoll_group& group) {
   auto open = std::chrono::nanoseconds(group.timeout_ns);
   if (open <= 0ns) open = atoll_collectives::no_limit;
+  if (group.owns_process != 0) atoll_v1::atoll::net::descriptor_limit(true);
   Identity identity{text_or_empty(group.token), group.id, group.rank, host_name(),
                     static_cast<std::int32_t>(checksum_of(group))};
   return std::make_unique<Rendezvous>(std::move(identity), Network(group),

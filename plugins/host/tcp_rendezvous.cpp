@@ -129,7 +129,6 @@ Rendezvous::Rendezvous(Identity identity, Network network, Limits limits)
       wake_(new_event()),
       news_(new_event()) {
   if (!epoll_) throw atoll_sdk::system_error("epoll_create1", errno);
-  atoll_v1::atoll::net::raise_descriptor_limit();
   for (int rank = 0; rank < network_.size(); ++rank) {
     if (!network_.is_remote(rank)) continue;
     members_.insert(network_.rails(rank).begin(), network_.rails(rank).end());

@@ -376,11 +376,12 @@ void Table::depart(int rank) {
     }
   }
   forget_rounds();
-  std::erase_if(readers_, [&](auto& item) {
-    const bool was_last = item.second.erase(rank) > 0 && item.second.empty();
-    if (was_last) erase(item.first);
-    return was_last;
-  });
+  for (auto entry = readers_.begin(); entry != readers_.end();) {
+    const auto current = entry++;
+    if (current->second.erase(rank) == 0 || !current->second.empty()) continue;
+    erase(current->first);
+    readers_.erase(current);
+  }
   for (auto& [number, poll] : polls_) poll.unanswered.erase(rank);
   settle();
 }

@@ -71,7 +71,7 @@ static const struct {
             async_error, NULL,       NULL,
             NULL,        NULL,       NULL,
             0,           NULL,       NULL,
-            NULL},
+            NULL,        NULL},
            {NULL, NULL, NULL, NULL}};
 
 const atoll_backend* atoll_backend_entry_v1(void) { return FAKE_TABLE; }

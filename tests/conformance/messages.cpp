@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "checks.hpp"
 
@@ -142,7 +143,7 @@ void mixed(Rank& self, std::uint64_t count) {
   Elements sum(DType::f32, count), rounded_sum(DType::bf16, count), out(DType::i32, count);
   Elements in(DType::i32, count), all(DType::i32, count * unsigned_of(self.size()));
   Elements gathered(DType::i32, all.view().count);
-  std::vector<View> blocks;
+  std::vector<atoll::View> blocks;
   for (std::uint64_t r = 0; self.rank() == 0 && r < unsigned_of(self.size()); ++r)
     blocks.push_back(gathered.view().part(r * count, count));
   for (Elements* ones : {&sum, &rounded_sum}) ones->fill([](std::uint64_t) { return 1; });

@@ -280,8 +280,8 @@ TEST_CASE("a job changes nothing of the process, unless the program asks for it"
     after = Process();
   }
   CHECK(after.environment == before.environment);
-  CHECK(after.handlers == before.handlers);
-  CHECK(after.terminate == before.terminate);
+  CHECK((after.handlers == before.handlers));
+  CHECK((after.terminate == before.terminate));
   CHECK(after.descriptors == before.descriptors);
   CHECK(after.threads == before.threads);
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
