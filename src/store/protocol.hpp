@@ -116,7 +116,7 @@ enum class Side {
   store,
 };
 
-// Returns text such as "atoll 0.1.0 (store protocol 6)".
+// Returns text such as "atoll 0.1.0 (store protocol 7)".
 std::string described(const Greeting& greeting);
 // Returns whether processes with this greeting and of this library can share a job. Below 1.0,
 // libraries with equal major and minor numbers can.

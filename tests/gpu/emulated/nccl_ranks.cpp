@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <latch>
 #include <memory>
 #include <mutex>
@@ -52,6 +53,17 @@ T reduce(World& world, atoll::DType dtype, T mine, atoll::Reduction reduction, i
   return values.back();
 }
 
+// Runs `body` on ranks that find the fake NCCL.
+void run(int ranks, const std::function<void(World&)>& body) {
+  atoll_test::run_thread_ranks(ranks, body, [](atoll::Config& config) {
+    config.plugin_path = std::getenv("ATOLL_PLUGIN_PATH");
+    config.failure_scope = "communicator";
+    config.host_id = config.rank < 2 ? "first" : "second";
+    config.rendezvous_timeout = 20s;
+    config.log = "off";
+  });
+}
+
 float sum_of_ones(World& world, int rounds) {
   return reduce(world, atoll::DType::f32, 1.0f, atoll::ReduceOp::sum, rounds, limit);
 }
@@ -75,39 +87,31 @@ double lose(int ranks, const std::vector<int>& victims, int rounds) {
   std::latch have_gone_on{left}, have_ended{static_cast<std::ptrdiff_t>(victims.size())};
   std::mutex mutex;
   Clock::time_point stopped = Clock::time_point::max(), last{};
-  atoll_test::run_thread_ranks(
-      ranks,
-      [&](World& world) {
-        if (std::ranges::count(victims, world.rank()) > 0) {
-          CHECK(sum_of_ones(world, rounds) == static_cast<float>(ranks));
-          {
-            const std::lock_guard lock(mutex);
-            stopped = std::min(stopped, Clock::now());
-          }
-          have_gone_on.wait();
-          const Arrives ends{have_ended};
-          CHECK(atoll_test::has(atoll_test::error_of([&] { World::regroup(world); }), "epoch 1"));
-          return;
-        }
-        const std::string error = atoll_test::error_of([&] { sum_of_ones(world, 1000); });
-        CHECK(atoll_test::has(error, "all_reduce"));
-        std::optional<Arrives> goes_on(std::in_place, have_gone_on);
-        auto next = World::regroup(world, {.grace = 300ms});
-        CHECK(next.size() == left);
-        CHECK(sum_of_ones(next, 1) == static_cast<float>(left));
-        {
-          const std::lock_guard lock(mutex);
-          last = std::max(last, Clock::now());
-        }
-        goes_on.reset();
-        have_ended.wait();
-      },
-      [](atoll::Config& config) {
-        config.failure_scope = "communicator";
-        config.host_id = config.rank < 2 ? "first" : "second";
-        config.rendezvous_timeout = 20s;
-        config.log = "off";
-      });
+  run(ranks, [&](World& world) {
+    if (std::ranges::count(victims, world.rank()) > 0) {
+      CHECK(sum_of_ones(world, rounds) == static_cast<float>(ranks));
+      {
+        const std::lock_guard lock(mutex);
+        stopped = std::min(stopped, Clock::now());
+      }
+      have_gone_on.wait();
+      const Arrives ends{have_ended};
+      CHECK(atoll_test::has(atoll_test::error_of([&] { World::regroup(world); }), "epoch 1"));
+      return;
+    }
+    const std::string error = atoll_test::error_of([&] { sum_of_ones(world, 1000); });
+    CHECK(atoll_test::has(error, "all_reduce"));
+    std::optional<Arrives> goes_on(std::in_place, have_gone_on);
+    auto next = World::regroup(world, {.grace = 300ms});
+    CHECK(next.size() == left);
+    CHECK(sum_of_ones(next, 1) == static_cast<float>(left));
+    {
+      const std::lock_guard lock(mutex);
+      last = std::max(last, Clock::now());
+    }
+    goes_on.reset();
+    have_ended.wait();
+  });
   return std::chrono::duration<double>(last - stopped).count();
 }
 
@@ -138,7 +142,7 @@ TEST_CASE("natively() lets NCCL sum bf16, which rounds at every rank") {
   // 256, 1 and 1: the sum is 258, but bf16 has no 257.
   constexpr std::uint16_t values[] = {0x4380, 0x3f80, 0x3f80};
   constexpr std::uint16_t exact = 0x4381, rounded = 0x4380;
-  atoll_test::run_thread_ranks(3, [&](World& world) {
+  run(3, [&](World& world) {
     const auto sum = [&](atoll::Reduction reduction) {
       return reduce(world, atoll::DType::bf16, values[world.rank()], reduction);
     };

@@ -77,7 +77,7 @@ TEST_CASE("calls that differ fail their communicator on all ranks with one error
     auto later = open(world, {2, 1, 0}, "failing");
     CHECK(sum_of_ones(later, stream) == 3.0f);
   });
-  CHECK(has(errors[0], {"mismatch: ", "communicator failing: ", "rank 1", "all_reduce 0"}));
+  CHECK(has(errors[0], {"mismatch: ", "communicator failing: ", "rank 1", "all_reduce 1"}));
   CHECK(errors[1] == errors[0]);
   CHECK(errors[2] == errors[0]);
 }

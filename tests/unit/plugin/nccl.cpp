@@ -324,7 +324,7 @@ TEST_CASE("an invalid operation is refused, and the communicator stays usable") 
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0}, on_gpus);
   float value = 1;
-  auto o = ranks[0].operation(ATOLL_ALL_REDUCE, ATOLL_BF16, &value, &value, 1);
+  auto o = ranks[0].operation(ATOLL_ALL_REDUCE, ATOLL_I16, &value, &value, 1);
   CHECK(ranks[0].submit(o).status == ATOLL_UNSUPPORTED);
   o = ranks[0].operation(ATOLL_ALL_REDUCE, ATOLL_F32, nullptr, &value, 1);
   CHECK(ranks[0].submit(o).status == ATOLL_INVALID_ARGUMENT);

@@ -246,8 +246,8 @@ TEST_CASE("a rank waits on one connection for a store that stands still after it
 }
 
 TEST_CASE("another version is named as such on both sides, not as a wrong token") {
-  const std::string here = "atoll " ATOLL_VERSION " (store protocol 6)";
-  const std::string there = "atoll 7.8.9 (store protocol 7)";
+  const std::string here = "atoll " ATOLL_VERSION " (store protocol 7)";
+  const std::string there = "atoll 7.8.9 (store protocol 8)";
   Handshake later(Side::store, "right", other_version);
   Squatter store_of_later(
       {[&](const std::string& hello) {
