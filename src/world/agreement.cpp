@@ -142,8 +142,8 @@ std::string first_difference(const Shown& shown, const Declarations& mine) {
   if (left.subject == right.subject)
     return fmt::format("{}: {} on rank {}, {} on rank {}", left.subject, left.value, first,
                        right.value, shown.rank());
-  return fmt::format("rank {} compares {}, but rank {} compares {}", first, left.subject,
-                     shown.rank(), right.subject);
+  return fmt::format("what to compare next: {} on rank {}, {} on rank {}", left.subject, first,
+                     right.subject, shown.rank());
 }
 
 }  // namespace
