@@ -126,7 +126,8 @@ void check_tags(Rank& self) {
         mesh.axis("world"),
         {.name = "tags", .backend = self.backend(), .device = self.comm.device(), .tags = true});
   };
-  if (self.backend() == "mpi" || self.backend() == "nccl") {
+  const bool on_cpu = self.comm.device().kind() == atoll::DeviceKind::cpu;
+  if (!on_cpu || self.backend() == "mpi") {
     return refused(self, atoll::ErrorCode::unsupported, [&] { (void)open(); });
   }
   Tagged tagged{self, open()};
