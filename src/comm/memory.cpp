@@ -256,8 +256,9 @@ struct Registration::State {
 
   // Registers memory that the other ranks do not know. Returns false if the backend cannot.
   bool register_alone(const std::shared_ptr<BackendCommunicator>& group, std::size_t bytes) {
-    const auto register_own = group->plugin().table.register_own_memory;
-    if (register_own == nullptr) return false;
+    const auto& table = group->plugin().table;
+    const auto register_own = table.register_own_memory;
+    if (register_own == nullptr || table.deregister_caller_memory == nullptr) return false;
     registered.reserve(registered.size() + 1);
     check(*group, Callers::this_rank, register_own(group->handle(), memory, bytes),
           allocation(*group, bytes));

@@ -49,6 +49,7 @@ inline void remove_memory_and_split(atoll_backend& backend) {
   backend.register_memory = nullptr;
   backend.deregister_memory = nullptr;
   backend.register_caller_memory = nullptr;
+  backend.register_own_memory = nullptr;
   backend.deregister_caller_memory = nullptr;
 }
 
