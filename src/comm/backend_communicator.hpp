@@ -312,8 +312,10 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
   mutable std::mutex ending_;      // guards the members below
   bool is_open_ = false;           // true when the backend has opened the group
   std::optional<Error> ended_by_;  // argument of the first end()
-  bool may_be_replaced_ = false;   // true while ended_by_ is that of an abort() on this rank, which
-                                   // the store has not announced
+  // The error that all ranks report in place of ended_by_, which stays: threads may read its text.
+  std::optional<Error> announced_;
+  bool may_be_replaced_ = false;  // true while ended_by_ is that of an abort() on this rank, which
+                                  // the store has not announced
   std::vector<std::weak_ptr<BackendCommunicator>> parts_;
   std::weak_ptr<BackendCommunicator> whole_;  // the group of which this one is a part
 };

@@ -37,14 +37,14 @@ void BackendCommunicator::announced(const Error& why) {
   std::vector<std::weak_ptr<BackendCommunicator>> parts;
   {
     const std::lock_guard lock(ending_);
-    if (std::exchange(may_be_replaced_, false)) ended_by_ = why;
+    if (std::exchange(may_be_replaced_, false)) announced_ = why;
     parts = parts_;
   }
   for (const auto& entry : parts) {
     const auto part = entry.lock();
     if (!part) continue;
     const std::lock_guard lock(part->ending_);
-    if (std::exchange(part->may_be_replaced_, false)) part->ended_by_ = why;
+    if (std::exchange(part->may_be_replaced_, false)) part->announced_ = why;
   }
   end(why);
 }
@@ -110,7 +110,7 @@ void BackendCommunicator::adopt(const std::vector<std::shared_ptr<BackendCommuni
   {
     const std::lock_guard lock(ending_);
     parts_.insert(parts_.end(), parts.begin(), parts.end());
-    why = ended_by_;
+    why = announced_ ? announced_ : ended_by_;
   }
   if (!why) return;
   for (const auto& part : parts) part->end(*why);
@@ -118,7 +118,7 @@ void BackendCommunicator::adopt(const std::vector<std::shared_ptr<BackendCommuni
 
 std::optional<Error> BackendCommunicator::ended() const {
   const std::lock_guard lock(ending_);
-  return ended_by_;
+  return announced_ ? announced_ : ended_by_;
 }
 
 void BackendCommunicator::check_ended() const {
