@@ -44,7 +44,8 @@ void Server::handle_regroup(Connection& connection, const Frame& frame) {
     member.close();
   }
   std::erase_if(members_, [](const auto& member) { return !member.second.is_open(); });
-  go(newest(), rank, Peer::State::regrouped, true);
+  const bool is_news = newest().roster[rank].state == Peer::State::present;
+  go(newest(), rank, Peer::State::regrouped, is_news);
 }
 
 // Returns why a process cannot wait for the next epoch; "" if it can.
@@ -65,11 +66,13 @@ std::string Server::why_not(const Candidacy& wish) const {
         "with World::enter()",
         epoch.number);
   }
-  const Peer::State state = epoch.roster[wish.rank].state;
-  if (state == Peer::State::present) return "";
+  const Peer& peer = epoch.roster[wish.rank];
+  if (peer.state == Peer::State::present) return "";
+  // The process whose connection closed or was silent still has the state of its rank.
+  if (peer.state == Peer::State::lost && peer.host == wish.host && peer.pid == wish.pid) return "";
   return fmt::format(
       "it {}; it can enter as a new process, with World::enter()",
-      state == Peer::State::absent ? "has not joined the job" : epoch.roster[wish.rank].went());
+      peer.state == Peer::State::absent ? "has not joined the job" : peer.went());
 }
 
 // Removes a candidate whose connection has closed.

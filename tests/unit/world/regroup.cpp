@@ -410,3 +410,23 @@ TEST_CASE("processes: a stopped rank counts as lost after the heartbeat, and lea
   ::kill(one.child().pid(), SIGCONT);
   CHECK(has(one.child().line(), {"peer lost", "rank 1", "no sign of life for 1 s"}));
 }
+
+TEST_CASE("processes: a rank that was cut off from the store gets its place if it returns in time") {
+  const atoll_test::ReservedPort port;
+  const auto body = [&](World& first, int out) {
+    first.barrier();
+    ::dprintf(out, "ready\n");
+    if (first.rank() == 1) ::raise(SIGSTOP);
+    if (first.rank() == 2) std::this_thread::sleep_for(4s);  // the list stays open
+    error_of([&] { first.barrier(); });
+    auto next = World::regroup(first);
+    ::dprintf(out, "%d of %d: %g\n", next.rank(), next.size(), sum_of_ones(next));
+  };
+  RankProcess zero(port, 0, 3, body, 1s), one(port, 1, 3, body, 1s), two(port, 2, 3, body, 1s);
+  for (RankProcess* rank : {&zero, &one, &two}) CHECK(rank->child().line() == "ready");
+  std::this_thread::sleep_for(2s);
+  ::kill(one.child().pid(), SIGCONT);
+  CHECK(zero.child().line() == "0 of 3: 3");
+  CHECK(one.child().line() == "1 of 3: 3");
+  CHECK(two.child().line() == "2 of 3: 3");
+}
