@@ -122,8 +122,8 @@ class ATOLL_API World {
   // rank of the last epoch has called regroup(), has left or is lost, or `grace` is over. A rank
   // that counts as lost because its connection to the store broke can call regroup() like the
   // others until the list is closed. The ranks of the new World are dense: ranks of the last epoch
-  // in their order, then new processes (enter()). Keys, tickets and callbacks do not pass to the new World. An epoch that fail() has
-  // ended can be followed by another one as well.
+  // in their order, then new processes (enter()). Keys, tickets and callbacks do not pass to the
+  // new World. An epoch that fail() has ended can be followed by another one as well.
   // Needs Config::failure_scope "communicator". Throws Error(mismatch) if this rank is not on the
   // list: the epoch began without it, or its replica is not whole. Throws Error(aborted) on all
   // ranks if fewer than `min_ranks` are left. Throws Error(timeout) if the store cannot be reached:

@@ -88,7 +88,7 @@ struct FlightTrack {
   std::atomic<std::uint64_t> collectives_enqueued{0};
   std::atomic<std::uint64_t> collectives_completed{0};
   std::atomic<bool> closed{false};
-  bool completes_in_parallel = false;  // true if several threads complete operations at a time
+  bool completes_in_parallel = false;   // true if several threads complete operations at a time
   std::atomic<std::uint64_t> bytes{0};  // bytes of all operations called so far
   // Ids of the threads that called and executed the latest operation; 0: none.
   std::atomic<int> caller{0};

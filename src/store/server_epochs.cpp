@@ -70,9 +70,8 @@ std::string Server::why_not(const Candidacy& wish) const {
   if (peer.state == Peer::State::present) return "";
   // The process whose connection closed or was silent still has the state of its rank.
   if (peer.state == Peer::State::lost && peer.host == wish.host && peer.pid == wish.pid) return "";
-  return fmt::format(
-      "it {}; it can enter as a new process, with World::enter()",
-      peer.state == Peer::State::absent ? "has not joined the job" : peer.went());
+  return fmt::format("it {}; it can enter as a new process, with World::enter()",
+                     peer.state == Peer::State::absent ? "has not joined the job" : peer.went());
 }
 
 // Removes a candidate whose connection has closed.

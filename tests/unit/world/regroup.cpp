@@ -411,7 +411,8 @@ TEST_CASE("processes: a stopped rank counts as lost after the heartbeat, and lea
   CHECK(has(one.child().line(), {"peer lost", "rank 1", "no sign of life for 1 s"}));
 }
 
-TEST_CASE("processes: a rank that was cut off from the store gets its place if it returns in time") {
+TEST_CASE(
+    "processes: a rank that was cut off from the store gets its place if it returns in time") {
   const atoll_test::ReservedPort port;
   const auto body = [&](World& first, int out) {
     first.barrier();
