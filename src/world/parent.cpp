@@ -101,6 +101,8 @@ ParentWatch::~ParentWatch() {
 
 // Returns true as soon as the process has ended, and false when the destructor runs.
 bool ParentWatch::await_end() const {
+  if (!is_same(read_process(process_.pid), process_))
+    return true;  // it ended before the watch began
   for (;;) {
     std::array<pollfd, 2> items{{{wake_.get(), POLLIN, 0}, {handle_.get(), POLLIN, 0}}};
     ::poll(items.data(), handle_ ? 2 : 1, static_cast<int>(parent_period.count()));
