@@ -7,6 +7,8 @@
 namespace atoll_v1::atoll::store {
 namespace {
 
+using std::chrono::milliseconds;
+
 std::string round_name(const std::string& key) {
   const auto title = key.find(title_end);
   if (title != std::string::npos)
@@ -19,9 +21,7 @@ std::string subject(const std::string& key) {
   return key.starts_with(title_end) ? "" : round_name(key) + ": ";
 }
 
-double seconds(std::chrono::milliseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
+double seconds(milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
 
@@ -149,11 +149,22 @@ void Table::erase(const std::string& prefix) {
   values_.erase(first, last);
 }
 
-Table::Round::Entry* Table::Round::entry_of(int rank) {
+const Table::Round::Entry* Table::Round::entry_of(int rank) const {
   if (members.empty()) return &entries[static_cast<std::size_t>(rank)];
   const auto found = std::ranges::lower_bound(members, rank);
   if (found == members.end() || *found != rank) return nullptr;
   return &entries[static_cast<std::size_t>(found - members.begin())];
+}
+
+Table::Round::Entry* Table::Round::entry_of(int rank) {
+  return const_cast<Entry*>(std::as_const(*this).entry_of(rank));
+}
+
+std::vector<int> Table::Round::absent() const {
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    if (!entries[i].value && !entries[i].gave_up) ranks.push_back(rank_at(i));
+  return ranks;
 }
 
 void Table::open(Round& round, const std::vector<Run>& runs) const {
@@ -303,17 +314,52 @@ void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std:
   entry.gave_up = code == ErrorCode::timeout;
 }
 
+std::vector<int> Table::causes_of(const Round& round, net::Clock::time_point begin) const {
+  std::set<int> seen, causes;
+  std::vector<int> left = round.absent();
+  while (!left.empty()) {
+    const int rank = left.back();
+    left.pop_back();
+    if (!seen.insert(rank).second) continue;
+    bool waits = false;
+    const auto follow = [&](const std::vector<int>& others) {
+      waits = true;
+      left.insert(left.end(), others.begin(), others.end());
+    };
+    for (const auto& [key, other] : rounds_) {
+      const Round::Entry* const entry = other.entry_of(rank);
+      if (entry != nullptr && entry->value) follow(other.absent());
+    }
+    const auto timeout = timeouts_.find(rank);
+    if (timeout != timeouts_.end() && timeout->second.when >= begin) follow(timeout->second.causes);
+    if (!waits) causes.insert(rank);
+  }
+  return {causes.begin(), causes.end()};
+}
+
+std::string Table::names_of(const std::vector<int>& ranks) const {
+  NameList names;
+  for (const int rank : ranks) names.add([&] { return roster_.named(rank); });
+  return names.text();
+}
+
 // Names the ranks that are missing in an exchange or barrier. Ranks with the same timeout time out
 // one after the other, and a rank that took part until its timeout must not be reported as absent.
 std::string Table::missing_in(const Round& round) const {
-  NameList absent, gave_up;
-  for (std::size_t i = 0; i < round.entries.size(); ++i) {
-    const Round::Entry& entry = round.entries[i];
-    if (entry.value) continue;
-    (entry.gave_up ? gave_up : absent).add([&] { return roster_.named(round.rank_at(i)); });
-  }
-  return absent.empty() ? gave_up.text() + " had already timed out, so not all ranks joined"
-                        : absent.text() + " did not arrive";
+  const std::vector<int> absent = round.absent();
+  if (!absent.empty()) return names_of(absent) + " did not arrive";
+  std::vector<int> gave_up;
+  for (std::size_t i = 0; i < round.entries.size(); ++i)
+    if (round.entries[i].gave_up) gave_up.push_back(round.rank_at(i));
+  return names_of(gave_up) + " had already timed out, so not all ranks joined";
+}
+
+// Says for whom the absent ranks wait, if they wait.
+std::string Table::reason_of(const Round& round, const std::vector<int>& causes) const {
+  const std::vector<int> absent = round.absent();
+  if (causes.empty() || causes == absent) return "";
+  return fmt::format("; {} waited for {}", absent.size() == 1 ? "it" : "some of them",
+                     names_of(causes));
 }
 
 void Table::expire_fetches(net::Clock::time_point now) {
@@ -337,16 +383,24 @@ void Table::expire_fetches(net::Clock::time_point now) {
 
 void Table::expire_rounds(net::Clock::time_point now) {
   for (auto& [key, round] : rounds_) {
-    std::string missing;
-    for (Round::Entry& entry : round.entries) {
+    std::string missing, reason;
+    std::vector<int> causes;
+    for (std::size_t i = 0; i < round.entries.size(); ++i) {
+      Round::Entry& entry = round.entries[i];
       if (!entry.value) continue;
-      if (entry.waiter.deadline > now) {
+      const auto [deadline, timeout] = std::pair(entry.waiter.deadline, entry.waiter.timeout);
+      if (deadline > now) {
         watch(entry.waiter);
         continue;
       }
-      if (missing.empty()) missing = missing_in(round);
+      if (missing.empty()) {
+        missing = missing_in(round);
+        causes = causes_of(round, deadline - timeout);
+        reason = reason_of(round, causes);
+      }
+      timeouts_[round.rank_at(i)] = {now, causes};
       reject(round, entry, ErrorCode::timeout,
-             fmt::format("{}{} within {} s", subject(key), missing, seconds(entry.waiter.timeout)));
+             fmt::format("{}{} within {} s{}", subject(key), missing, seconds(timeout), reason));
     }
   }
   forget_rounds();

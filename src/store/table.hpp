@@ -152,7 +152,14 @@ class Table {
     std::size_t bytes = 0;
     std::optional<std::string> cancelled;  // why a rank has cancelled the exchange
     int rank_at(std::size_t i) const { return members.empty() ? static_cast<int>(i) : members[i]; }
+    const Round::Entry* entry_of(int rank) const;
     Round::Entry* entry_of(int rank);
+    std::vector<int> absent() const;  // ranks that have not joined, and did not give up either
+  };
+  // An exchange that a rank has given up.
+  struct Timeout {
+    net::Clock::time_point when;
+    std::vector<int> causes;  // see causes_of()
   };
   // A question from one rank to all ranks.
   struct Poll {
@@ -172,7 +179,12 @@ class Table {
   void forget_rounds();  // removes the rounds that are over
   static void withdraw(Round& round, Round::Entry& entry);
   void reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why);
+  // Returns the ranks that delay `round`, which began at `begin`: each rank that is absent, or, if
+  // that rank waits or has waited in another exchange since then, the ranks that delay this one.
+  std::vector<int> causes_of(const Round& round, net::Clock::time_point begin) const;
   std::string missing_in(const Round& round) const;
+  std::string reason_of(const Round& round, const std::vector<int>& causes) const;
+  std::string names_of(const std::vector<int>& ranks) const;
   void settle();  // completes the polls that wait for no rank
   void finish(const Poll& poll) const;
   void expire_fetches(net::Clock::time_point now);
@@ -185,6 +197,7 @@ class Table {
   // Fetches that wait for a key, with the position of the key in the fetch.
   std::unordered_map<std::string, std::vector<std::pair<std::uint64_t, std::size_t>>> waiting_;
   std::map<std::string, Round> rounds_;
+  std::map<int, Timeout> timeouts_;  // the last one of each rank
   std::map<std::uint64_t, Poll> polls_;
   std::map<std::string, std::set<int>> readers_;  // ranks that have not released a prefix yet
   std::uint64_t next_number_ = 1;                 // number of the next fetch or poll

@@ -103,6 +103,22 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
 }
 
+TEST_CASE("a timeout names the rank for which an absent rank waits itself") {
+  Place place(3);
+  Rank zero(place, 0), one(place, 1), two(place, 2);
+  const std::vector<int> first{0, 1}, last{1, 2};
+  for (const auto patience : {4s, 1s}) {  // rank 1 still waits, or has just timed out
+    std::jthread other([&] {
+      thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("b", "", patience, last); });
+    });
+    CHECK(
+        thrown(atoll::ErrorCode::timeout, [&] { zero.client.exchange("a", "", 2s, first); }) ==
+        "rank 0: exchange \"a\": rank 1 (host here, pid 101) did not arrive within 2 s; it waited "
+        "for rank 2 (host here, pid 102)");
+  }
+  for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
+}
+
 TEST_CASE("no rank waits for a rank that has left the job") {
   Place place(2);
   Rank zero(place, 0), one(place, 1);
