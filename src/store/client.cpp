@@ -389,14 +389,16 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
 
 void Client::fail(std::string_view reason) noexcept {
   try {
+    milliseconds patience = fail_patience;
     {
       const std::lock_guard lock(mutex_);
       if (broken_) return;
+      if (silent_) patience = milliseconds(0);
       // The process of the store learns of the failure first and may end before it confirms, so
       // this reason is set before the message is sent.
       why_closed_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
     }
-    const Clock::time_point deadline = Clock::now() + fail_patience;
+    const Clock::time_point deadline = Clock::now() + patience;
     send(encode_frame(Kind::fail, 0, Packer().text(reason.substr(0, max_value_bytes)).take()),
          deadline, deadline);
     std::unique_lock lock(mutex_);

@@ -139,10 +139,19 @@ void World::Impl::introduce(net::Fd socket) {
   use_store(
       std::make_unique<store::Client>(std::move(socket), rank, size, failure, departures, server));
   const milliseconds timeout = config.rendezvous_timeout + placement_grace;
-  const auto introductions =
-      store->exchange(store::titled("joining the job", "placement"), mine, timeout);
-  const auto processes =
-      store->exchange(store::titled("joining the job", "pid"), encoded_process(), timeout);
+  std::vector<std::string> introductions, processes;
+  try {
+    introductions = store->exchange(store::titled("joining the job", "placement"), mine, timeout);
+    processes =
+        store->exchange(store::titled("joining the job", "pid"), encoded_process(), timeout);
+  } catch (const Error& problem) {
+    // Ranks that still wait get this error, which names the ranks that are absent. Otherwise they
+    // would get the loss of this rank when its connection ends. Ranks that regroup try again.
+    const bool ends_job =
+        problem.code() == ErrorCode::timeout && config.failure_scope != "communicator";
+    if (ends_job) store->fail(problem.what());
+    throw;
+  }
   try {
     place(introductions, processes);
   } catch (const Error&) {
