@@ -10,10 +10,14 @@
 #include "core/errors.hpp"
 #include "core/parse.hpp"
 #include "store/protocol.hpp"
+#include "store/table.hpp"
 #include "world/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
+
+// A rank that runs answers at once.
+constexpr std::chrono::milliseconds answer_patience{500};
 
 std::vector<int> all_ranks(const World& world) {
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
@@ -27,6 +31,25 @@ std::string key_of_ranks(const std::vector<int>& ranks) {
   std::string text = fmt::format("{}", fmt::join(ranks, ","));
   if (text.size() > most) text = fmt::format("{:.{}}... {:016x}", text, most, fnv1a(text));
   return text;
+}
+
+// Names the ranks that do not answer, such as stopped ones. An absent rank may wait for one of
+// them, in this exchange or elsewhere. Throws the failure of the job if there is one by then, which
+// may be the error of that absent rank.
+std::string silence(World& world) {
+  try {
+    store::NameList names;
+    const auto answers = WorldInternals::store(world).ask("", "", answer_patience);
+    for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+      const auto& [how, text, host, pid] = answers[rank];
+      if (how != store::Answered::How::silent || host.empty()) continue;
+      names.add([&] { return fmt::format("rank {} (host {}, pid {})", rank, host, pid); });
+    }
+    return names.empty() ? "" : fmt::format("; no sign of life from {}", names.text());
+  } catch (const Error&) {
+    world.check();
+    return "";
+  }
 }
 
 }  // namespace
@@ -67,9 +90,14 @@ std::vector<std::string> RankSet::exchange(std::string_view key, std::string_vie
           "key \"{}\": a value of {} bytes; at most {} are allowed", key, mine.size(),
           store::max_value_bytes);
   const std::span<const int> some = ranks_;
-  return WorldInternals::store(world()).exchange(
-      key, mine, timeout.value_or(world().config().timeout),
-      suffix_.empty() ? std::span<const int>() : some, stop, why);
+  store::Store& store = WorldInternals::store(world());
+  try {
+    return store.exchange(key, mine, timeout.value_or(world().config().timeout),
+                          suffix_.empty() ? std::span<const int>() : some, stop, why);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout) throw;
+    throw Error(error.code(), error.what() + silence(world()));
+  }
 }
 
 }  // namespace atoll_v1::atoll
