@@ -39,7 +39,9 @@ constexpr std::array<std::string_view, 13> launchers = {
 // name may contain spaces and parentheses.
 std::optional<ParentProcess> read_process(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text;
+  // Reading fails if the process ends now. An istreambuf_iterator would throw then.
+  std::getline(file, text, '\0');
   const auto begin = text.find('(');
   const auto end = text.rfind(')');
   if (begin == std::string::npos || end == std::string::npos) return std::nullopt;
