@@ -20,8 +20,8 @@
 
 namespace atoll_torch {
 
-// Tensors may be on the CPU or on a GPU; each kind has communicators of its own. The calls of a
-// group take effect in their order; those of messages are independent of each other.
+// A group has communicators for CPU tensors, and others for the tensors of each GPU. Collectives of
+// a group run in the order of their calls, and so do messages with the same peer and tag.
 class Backend final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;

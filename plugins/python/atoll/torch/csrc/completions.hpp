@@ -47,7 +47,7 @@ class Completions {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> tasks_;
-  std::size_t idle_ = 0;  // threads that wait for a task, and those that start
+  std::size_t idle_ = 0;  // threads that wait for a task or have not begun yet
 };
 
 }  // namespace atoll_torch

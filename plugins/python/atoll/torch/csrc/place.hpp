@@ -1,4 +1,4 @@
-// What the files that implement the backend share.
+// Types that backend.cpp, collectives.cpp and exchange.cpp share.
 #pragma once
 
 #include "backend.hpp"

@@ -22,7 +22,7 @@
 
 namespace atoll_torch {
 
-// What a backend of c10d is opened with.
+// The arguments with which PyTorch opens the backend of a group.
 struct GroupOptions {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
@@ -44,7 +44,7 @@ class Job {
   // Collective over the group. Returns the World of the default group if it contains the ranks of
   // this group, and else makes one.
   static std::shared_ptr<Job> of(const GroupOptions& options);
-  // Collective over the group. Makes a World of its own.
+  // Collective over the group. Makes a new World.
   static std::shared_ptr<Job> open(const GroupOptions& options, bool is_default);
 
   atoll_world* world() const { return world_.get(); }
@@ -86,7 +86,7 @@ class Channel {
   c10::Stream torch_stream() const { return *torch_stream_; }
   // Makes the stream wait for what PyTorch has enqueued on its current stream. Nothing on the CPU.
   void follow_current_stream();
-  // Memory that the collectives access on their fastest path, from a pool. Only on the CPU.
+  // Registered memory from a pool, which the tensor keeps. Only on the CPU.
   at::Tensor allocate(int64_t elements, const at::TensorOptions& options);
 
   // A stream for messages that must stay in order. Others must not wait for each other.
