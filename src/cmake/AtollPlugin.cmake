@@ -18,6 +18,7 @@ function(atoll_add_plugin name)
   set_target_properties(${target} PROPERTIES
     OUTPUT_NAME atoll-${name}
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/${folder}
+    INSTALL_RPATH $ORIGIN/..
     CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_link_libraries(${target} PRIVATE atoll::plugin_sdk Threads::Threads)
   if(COMMAND atoll_warnings)

@@ -355,6 +355,7 @@ Error BackendCommunicator::fail(atoll_status status, const std::string& why,
   if (cause == Cause::elsewhere) await_cause();
   if (const std::optional<Error> error = ended()) {
     flight_->recorder().failed(number, operations.size(), error->what());
+    if (is_failure(*error)) flight_->await_written();
     state.fail(*error);
     return *error;
   }
@@ -362,8 +363,8 @@ Error BackendCommunicator::fail(atoll_status status, const std::string& why,
   flight_->recorder().failed(number, operations.size(), explained.error.what());
   const Error first = fail_all(explained.error);
   const Error error = fails_job() ? explained.to_report(world().failure(), cause) : first;
+  if (fails_job() || is_failure(error)) flight_->await_written();
   state.fail(error);
-  if (fails_job()) flight_->await_written();
   return error;
 }
 
@@ -371,9 +372,9 @@ void BackendCommunicator::disagree(const std::string& finding, Work::State& stat
   const Error own(ErrorCode::mismatch,
                   fmt::format("rank {}: communicator {}: {}", world().rank(), name_, finding));
   const Error first = fail_all(own);
-  if (fails_job()) flight_->await_written();
   const Error error =
       fails_job() ? ExplainedError{own, finding}.to_report(world().failure(), Cause::here) : first;
+  flight_->await_written();
   state.fail(error);
   throw error;
 }

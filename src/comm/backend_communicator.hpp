@@ -248,6 +248,9 @@ class BackendCommunicator : public std::enable_shared_from_this<BackendCommunica
     return operation.timeout.count() < 0 ? settings_.timeout : operation.timeout;
   }
   bool fails_job() const { return world().config().failure_scope != "communicator"; }
+  // Returns false if the group ends by an abort() or because a rank leaves the job. Then the ranks
+  // write no flight file.
+  static bool is_failure(const Error& end) { return end.code() != ErrorCode::aborted; }
   // Ends this group on this rank. Operations that are enqueued may complete until `deadline`: a
   // rank that leaves the job has done its part of them.
   void end(const Error& why, std::chrono::steady_clock::time_point deadline = {},

@@ -71,6 +71,7 @@ void BackendCommunicator::end(const Error& why, std::chrono::steady_clock::time_
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  if (!fails_job() && is_failure(why)) flight_->fail(why);
   store::Store& store = WorldInternals::store(world());
   store.interrupt(id_ + "/");  // ends get() of a backend that is still opening
   // Ends the exchanges of ranks that choose a backend, or that allocate or register memory.

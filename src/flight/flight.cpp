@@ -75,21 +75,7 @@ Flight::Flight(World& world)
     if (world.config().owns_process != 0)
       signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
   }
-  // The callback only passes the failure to the thread that writes the flight file, because a slow
-  // disk must not delay the abort of waiting operations. The callback takes the stacks before it
-  // returns, because the abort then ends the calls in which the threads wait.
-  subscription_ = world.on_failure([this](const Error& error) {
-    {
-      const std::lock_guard lock(mutex_);
-      failure_ = std::string(error.what()).substr(0, max_flight_text);
-    }
-    std::vector<RawStack> stacks = take_stacks();
-    {
-      const std::lock_guard lock(mutex_);
-      stacks_ = std::move(stacks);
-    }
-    wake(changed);
-  });
+  subscription_ = world.on_failure([this](const Error& error) { fail(error); });
   questions_.add(std::string(store::observer_question), [this](std::string_view) {
     return encode_observation(log("observer"), recorder_.bytes());
   });
@@ -110,6 +96,23 @@ Flight::~Flight() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
+  }
+  wake(changed);
+}
+
+// Only passes the failure to the thread that writes the flight file, because a slow disk must not
+// delay the abort of waiting operations. Takes the stacks before it returns, because the abort then
+// ends the calls in which the threads wait.
+void Flight::fail(const Error& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::string(error.what()).substr(0, max_flight_text);
+    failure_written_ = false;
+  }
+  std::vector<RawStack> stacks = take_stacks();
+  {
+    const std::lock_guard lock(mutex_);
+    stacks_ = std::move(stacks);
   }
   wake(changed);
 }
@@ -154,7 +157,7 @@ void Flight::write(std::string_view reason) {
 void Flight::await_written() {
   if (path_.empty()) return;
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, write_patience, [&] { return failure_written_; });
+  changed_.wait_for(lock, write_patience, [&] { return failure_written_ && !is_writing_; });
 }
 
 void Flight::serve() {
@@ -177,10 +180,12 @@ void Flight::serve() {
     if (value % changed != 0) try_write("signal");
     std::unique_lock lock(mutex_);
     if (!failure_.empty() && !failure_written_) {
+      failure_written_ = true;  // a failure during the write clears it, and the file is replaced
+      is_writing_ = true;
       lock.unlock();
       try_write("failure");
       lock.lock();
-      failure_written_ = true;
+      is_writing_ = false;
       changed_.notify_all();
     }
     if (ending_ || is_closed) return;

@@ -34,6 +34,9 @@ class Flight {
   FlightLog log(std::string_view reason) const;
   // Writes the flight file. Throws Error(io); Error(invalid_argument) if Config::flight is empty.
   void write(std::string_view reason);
+  // Records the failure of the job or of a communicator, which the thread then writes into the
+  // flight file.
+  void fail(const Error& error);
   // Call this after a failure. Waits up to a second until the file is written, because a program
   // may exit as soon as its collective throws. Returns at once when Config::flight is empty.
   void await_written();
@@ -55,6 +58,7 @@ class Flight {
   std::string failure_;
   std::vector<RawStack> stacks_;  // stacks of the threads at the failure
   bool failure_written_ = false;
+  bool is_writing_ = false;
   bool ending_ = false;
   std::mutex writing_;  // held while the flight file is written
   net::Fd event_;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
+#include "atoll/flight.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
 #include "planted_delay.hpp"
@@ -29,6 +30,7 @@
 #include "thread_ranks.hpp"
 #include "unit/child_process.hpp"
 #include "unit/error_text.hpp"
+#include "unit/train/data_temporary.hpp"
 
 namespace {
 
@@ -273,6 +275,7 @@ TEST_CASE("a rank that leaves the job ends the communicators that contain it") {
 
 TEST_CASE("processes: a killed rank ends the communicators that contain it, and the others go on") {
   const atoll_test::ReservedPort port;
+  const train_test::TemporaryFolder folder;
   const auto config_of = [&](int rank) {
     atoll::Config config;
     config.rank = rank;
@@ -280,6 +283,7 @@ TEST_CASE("processes: a killed rank ends the communicators that contain it, and 
     config.addr = port.address();
     config.token = "killed";
     config.failure_scope = "communicator";
+    config.flight = (folder.path() / "run").string();
     config.log = "off";
     return config;
   };
@@ -301,6 +305,10 @@ TEST_CASE("processes: a killed rank ends the communicators that contain it, and 
   CHECK(has(mine, {"peer lost: communicator all: rank 2 (", "was lost"}));
   CHECK(other.line() == mine);
   CHECK(WIFSIGNALED(killed.status()));
+  for (const char* file : {"run.0.json", "run.1.json"}) {
+    CHECK(has(atoll::read_flight(folder.path() / file).failure,
+              {"communicator all: rank 2 (", "was lost"}));
+  }
 }
 
 TEST_CASE(
