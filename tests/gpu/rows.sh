@@ -248,6 +248,15 @@ consumer() {
   ctest --test-dir "$root/build/release" -R '^consumer_cuda$' --no-tests=error --output-on-failure
 }
 
+# The backend of torch.distributed on CUDA tensors.
+torch_backend() {
+  local why tree=$root build=$root/build/release
+  if why=$(no_pytorch); then echo "skipped: $why"; return 77; fi
+  [[ -z $prebuilt ]] || tree=$work/atoll-gpu build=$work/atoll-gpu/build
+  LD_LIBRARY_PATH=$callers_libraries ATOLL_TEST_PYTHON=$python ATOLL_TEST_LIMIT=580 \
+    "$tree/tests/consumer/python/run" "$build" gpus
+}
+
 compared_with_pytorch() {
   local recompute
   for recompute in none full; do
@@ -311,6 +320,7 @@ other_rows() {
     [[ -z $version ]] || rows_of_nccl "_$version" with_nccl "$how" "$folder"
   done 3<<<"$nccl_rows"
   check consumer_cuda 600 consumer
+  check torch_backend 600 torch_backend
   [[ $quick == yes ]] || row gpu_kernels 300 kernels
   row overlap 600 overlap
   row plan 400 planned

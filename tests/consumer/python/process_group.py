@@ -1,10 +1,15 @@
 """Tests of the backend "atoll" of torch.distributed on CPUs."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 import unittest
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -327,6 +332,7 @@ class Training(unittest.TestCase):
     def test_ddp(self):
         self.check(DistributedDataParallel)
 
+    @unittest.skipIf(VERSION < (2, 7), "FSDP2 of torch 2.6 needs a GPU")
     def test_fsdp2(self):
         def wrap(model):
             # FSDP2 of torch 2.7 fails on CPUs with a mesh of two axes.
@@ -383,12 +389,25 @@ class Training(unittest.TestCase):
             group(job)(rank, size, files)
         run_ranks(2, body)
 
+    @unittest.skipIf(VERSION < (2, 7), "FSDP2 of torch 2.6 needs a GPU")
     def test_fsdp2_reducing_in_bf16(self):
         def wrap(model):
             for layer in model:
                 fully_shard(layer, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
             return fully_shard(model)
         self.check(wrap, tolerance=0.02)
+
+
+class Compiling(unittest.TestCase):
+    def test_a_missing_compiler_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code = "import atoll.torch._build as build; build.load()"
+            result = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True,
+                env=dict(os.environ, CXX="no-such-g++", XDG_CACHE_HOME=folder))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no C++ compiler no-such-g++", result.stderr)
+        self.assertIn("install g++", result.stderr)
 
 
 class Failures(unittest.TestCase):
@@ -415,6 +434,22 @@ class Failures(unittest.TestCase):
             self.assertIn("all_reduce", text)
             self.assertLess(seconds, 1)
             self.assertEqual(after, 2)
+
+    def test_the_last_operations_are_written_at_a_failure(self):
+        def body(rank, size, files):
+            os.environ["ATOLL_FLIGHT"] = f"{files.folder}/flight"
+
+            def job(rank, size):
+                dist.barrier()
+                if rank == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                error_of(lambda: [dist.all_reduce(torch.ones(10)) for _ in range(100_000)])
+            group(job)(rank, size, files)
+            return json.loads(Path(f"{files.folder}/flight.{rank}.json").read_text())
+        for rank, log in run_ranks(3, body, victims=[1]).items():
+            self.assertEqual(log["rank"], rank)
+            self.assertIn("rank 1 ", log["failure"])
+            self.assertIn("all_reduce", [one["call"] for one in log["operations"]])
 
     @unittest.skipIf(VERSION < (2, 14), "reconfigure() came with torch 2.14")
     def test_a_group_goes_on_with_other_members(self):

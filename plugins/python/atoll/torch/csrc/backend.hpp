@@ -65,7 +65,6 @@ class Backend final : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int peer, int tag) override;
   WorkPtr recv(Tensors& tensors, int peer, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
-  bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
@@ -74,6 +73,7 @@ class Backend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   bool supportsSplitting() const override { return true; }
 #if ATOLL_TORCH_FROM(7)
+  bool supportsCoalescing() const override { return true; }
   c10d::ErrorType getError() override;
   // In a group that can be reconfigured, only ends the operations: it goes on after reconfigure().
   void abort() override;
