@@ -13,7 +13,7 @@
 //   rank, size      rank of the writer in the World, and size of the World
 //   host, pid       host name and process id of the writer
 //   reason          reason for writing: "failure", "signal" or "call"
-//   failure         the job's failure, or "" if there is none
+//   failure         the newest failure of the job or of a communicator, or "" if there is none
 //   step            number that the program passed to mark_step() last; -1 or absent: none
 //   written_ns      time of writing, in ns since 1970 (UTC)
 //   monotonic_ns    the same moment on the host's steady clock

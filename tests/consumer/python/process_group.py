@@ -449,7 +449,7 @@ class Failures(unittest.TestCase):
         for rank, log in run_ranks(3, body, victims=[1]).items():
             self.assertEqual(log["rank"], rank)
             self.assertIn("rank 1 ", log["failure"])
-            self.assertIn("all_reduce", [one["call"] for one in log["operations"]])
+            self.assertIn("all_reduce", [one["kind"] for one in log["operations"]])
 
     @unittest.skipIf(VERSION < (2, 14), "reconfigure() came with torch 2.14")
     def test_a_group_goes_on_with_other_members(self):
