@@ -2,9 +2,10 @@
 // a job hangs or fails.
 //
 // Every rank keeps its last flight_capacity operations over all communicators. If Config::flight
-// (ATOLL_FLIGHT) is set, a rank writes them to PREFIX.RANK.json when the job or a communicator fails
-// and at every SIGUSR1, even while its collectives hang. A program that has its own SIGUSR1 handler when its
-// first communicator opens keeps that handler. A new file replaces the old one atomically.
+// (ATOLL_FLIGHT) is set, a rank writes them to PREFIX.RANK.json when the job or a communicator
+// fails and at every SIGUSR1, even while its collectives hang. A program that has its own SIGUSR1
+// handler when its first communicator opens keeps that handler. A new file replaces the old one
+// atomically.
 //
 // File format, version 1: UTF-8 JSON, one object. Texts have no control characters: a line break in
 // an error or a name is written as \x0a.

@@ -374,7 +374,7 @@ void BackendCommunicator::disagree(const std::string& finding, Work::State& stat
   const Error first = fail_all(own);
   const Error error =
       fails_job() ? ExplainedError{own, finding}.to_report(world().failure(), Cause::here) : first;
-  flight_->await_written();
+  if (fails_job() || is_failure(error)) flight_->await_written();
   state.fail(error);
   throw error;
 }

@@ -31,6 +31,8 @@ constexpr std::uint64_t signalled = 1;
 constexpr std::uint64_t changed = std::uint64_t{1} << 32;
 
 constexpr std::chrono::seconds write_patience{1};
+// A lost rank ends all its communicators within this time, and the first one stands for the others.
+constexpr std::chrono::seconds same_failure{1};
 constexpr std::chrono::milliseconds stack_patience{200};
 // Period in which the thread checks whether it must end. It cannot rely on the eventfd, because the
 // program may have closed the descriptor.
@@ -75,7 +77,7 @@ Flight::Flight(World& world)
     if (world.config().owns_process != 0)
       signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
   }
-  subscription_ = world.on_failure([this](const Error& error) { fail(error); });
+  subscription_ = world.on_failure([this](const Error& error) { fail(error, true); });
   questions_.add(std::string(store::observer_question), [this](std::string_view) {
     return encode_observation(log("observer"), recorder_.bytes());
   });
@@ -103,9 +105,11 @@ Flight::~Flight() {
 // Only passes the failure to the thread that writes the flight file, because a slow disk must not
 // delay the abort of waiting operations. Takes the stacks before it returns, because the abort then
 // ends the calls in which the threads wait.
-void Flight::fail(const Error& error) {
+void Flight::fail(const Error& error, bool of_job) {
   {
     const std::lock_guard lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    if (!of_job && now - std::exchange(failed_at_, now) < same_failure) return;
     failure_ = std::string(error.what()).substr(0, max_flight_text);
     failure_written_ = false;
   }

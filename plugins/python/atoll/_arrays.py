@@ -66,6 +66,18 @@ def _refuse_gaps(what: str) -> InvalidArgument:
     return InvalidArgument(f"{what} is not contiguous: pass a contiguous copy")
 
 
+def _ordinal(address: int) -> int:
+    """The GPU of an address, as the driver of CUDA knows it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    ordinal = ctypes.c_int(0)
+    device_ordinal = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL (cuda.h)
+    driver.cuPointerGetAttribute(ctypes.byref(ordinal), device_ordinal, ctypes.c_uint64(address))
+    return ordinal.value
+
+
 def _from_interface(array: Any, interface: dict[str, Any], memory: int, what: str,
                     writes: bool) -> View:
     address, read_only = interface["data"]
@@ -80,7 +92,8 @@ def _from_interface(array: Any, interface: dict[str, Any], memory: int, what: st
     if not _is_contiguous(shape, list(strides) if strides else None, int(typestr[2:])):
         raise _refuse_gaps(what)
     count = _product(shape) * (2 if typestr[1:] in _COMPLEX else 1)
-    return View(address or 0, count, DTYPES[name], memory, 0, array)
+    ordinal = _ordinal(address) if memory == CUDA and address else 0
+    return View(address or 0, count, DTYPES[name], memory, ordinal, array)
 
 
 def _from_dlpack(array: Any, what: str, writes: bool) -> View:

@@ -229,7 +229,9 @@ class Communicator(Handle):
 
     def reduce(self, src: Any, dst: Any = None, op: str = "sum", root: int = 0,
                stream: int | None = None) -> Work:
-        """Like all_reduce(), but only `dst` of `root` is written."""
+        """Like all_reduce(), but only `dst` of `root` is written; None: `src`, in place."""
+        if dst is None and self.rank == root:
+            dst = src
         count = self._view(src, "src").count
         return self._move("reduce", src, dst, count, [_op(op), root], stream,
                           (1, 1 if self.rank == root else 0))

@@ -95,7 +95,8 @@ class World(Handle):
 
     def regroup(self, tag: str = "", needed: int = 1, min_ranks: int = 1,
                 grace: float = 10) -> World:
-        """Makes the World of the next epoch from the ranks that are left; ends this one.
+        """Makes the World of the next epoch from the ranks that are left; ends this one. The World
+        must have failure_scope="communicator"; with "job", the default, a lost rank ends all.
 
         tag        replica of the model to which this rank belongs; "": it is a replica alone
         needed     ranks of a whole replica

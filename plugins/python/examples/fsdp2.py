@@ -72,6 +72,8 @@ def main() -> None:
     if device == "cuda":
         torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
     mesh = atoll.torch.device_mesh(device)  # replicate x shard, as the machines suggest
+    if mesh["replicate"].size() == 1:
+        mesh = mesh["shard"]
 
     torch.manual_seed(0)  # equal weights on all ranks
     model = Transformer(8192, args.width, args.layers, args.length).to(device)

@@ -241,6 +241,38 @@ class Collectives(unittest.TestCase):
                 assert [x[-1].item() for x in values] == list(range(20))
         self.check(body, size=2)
 
+    def test_messages_of_a_batch_do_not_wait_for_other_messages(self):
+        def body(rank, size):
+            early, late = torch.empty(1), torch.empty(1000)
+            first = dist.irecv(early, 1 - rank)
+            batch = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1), 1 - rank),
+                                            dist.P2POp(dist.irecv, late, 1 - rank)])
+            first.wait()
+            dist.send(torch.full((1000,), 2.0), 1 - rank) if rank == 0 else None
+            for work in batch if rank == 1 else []:
+                work.wait()
+            dist.send(torch.full((1000,), 2.0), 1 - rank) if rank == 1 else None
+            for work in batch if rank == 0 else []:
+                work.wait()
+            assert early.item() == 1 and (late == 2).all()
+        self.check(body, size=2)
+
+    def test_a_wait_with_a_limit(self):
+        def body(rank, size):
+            x = torch.ones(1)
+            if rank == 0:
+                work = dist.irecv(x, 1)
+                begin = time.monotonic()
+                text = error_of(lambda: work.wait(timedelta(seconds=0.5)))
+                assert 0.4 < time.monotonic() - begin < 5
+                assert "recv" in text and "not complete after 500 ms" in text, text
+                dist.barrier()
+                work.wait()
+            else:
+                dist.barrier()
+                dist.send(x, 0)
+        self.check(body, size=2)
+
     def test_collectives_in_a_callback(self):
         def body(rank, size):
             def nested(future):
@@ -272,6 +304,8 @@ class Collectives(unittest.TestCase):
             if rank == 0:
                 assert "its own has 1000" in error_of(lambda: dist.gather(ones(1000),
                                                                           [empty(10)] * size))
+            assert "of 8 elements into 2" in error_of(lambda: dist.all_to_all_single(empty(2),
+                                                                                     ones(8)))
             assert "into 3" in error_of(lambda: dist.all_gather_into_tensor(torch.empty(3),
                                                                            torch.empty(2)))
             assert "complex" in error_of(lambda: dist.group.WORLD.allreduce(

@@ -124,14 +124,20 @@ def tests_of(path):
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        print(f"not applicable: {path.name} does not load: {error}")
-        return unittest.TestSuite()
+        text = f"{path.name} does not load: {error}"
+
+        def fail(test):
+            raise RuntimeError(text)
+        return type("Loading", (unittest.TestCase,), {f"test_{name}": fail})(f"test_{name}")
     return unittest.defaultTestLoader.loadTestsFromModule(module)
 
 
 def flat(suite):
+    if isinstance(suite, unittest.TestCase):
+        yield suite
+        return
     for test in suite:
-        yield from flat(test) if isinstance(test, unittest.TestSuite) else [test]
+        yield from flat(test)
 
 
 def reason_of(error):

@@ -6,6 +6,7 @@ compiled against the torch that is there. The result is in the cache folder of t
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -39,21 +40,33 @@ def _cache() -> Path:
         state.update(path.read_bytes())
     state.update(str(_library_folder()).encode())
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "atoll" / f"torch-{torch.__version__}-py{sysconfig.get_config_var('py_version_nodot')}" \
-        / state.hexdigest()[:16]
+    python = sysconfig.get_config_var("py_version_nodot")
+    return base / "atoll" / f"torch-{torch.__version__}-py{python}" / state.hexdigest()[:16]
+
+
+def _check_tools(path: str) -> None:
+    once = "which atoll.torch needs once for each version of torch"
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise Error(f"there is no C++ compiler {compiler}, {once}: install g++ (Debian: apt-get "
+                    "install g++), or set CXX")
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.exists():
+        raise Error(f"there is no {header}, {once}: install the headers of Python (Debian: "
+                    "apt-get install python3-dev)")
+    if shutil.which("ninja", path=path) is None:
+        raise Error(f"there is no ninja, {once}: pip install ninja")
 
 
 def _compile(cache: Path) -> None:
     from torch.utils import cpp_extension  # warns about missing CUDA, so only when it is needed
 
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        raise Error(f"there is no C++ compiler {compiler}, which atoll.torch needs once for each "
-                    "version of torch: install g++ (Debian: apt-get install g++), or set CXX")
+    scripts = sysconfig.get_path("scripts")  # ninja of the environment
+    _check_tools(os.environ["PATH"] + os.pathsep + scripts)
+    (cache / "lock").unlink(missing_ok=True)  # of torch 2.7 and earlier, from a process that died
     print(f"atoll: compiling the backend for torch {torch.__version__}, about a minute, into "
           f"{cache}", file=sys.stderr, flush=True)
-    scripts = sysconfig.get_path("scripts")
-    os.environ["PATH"] += os.pathsep + scripts  # ninja of the environment
+    os.environ["PATH"] += os.pathsep + scripts
     library = _library_folder()
     include = folder() / "include"
     try:
@@ -77,8 +90,11 @@ def load() -> ModuleType:
     binary = cache / f"{_NAME}.so"
     if not (cache / "complete").exists():
         cache.mkdir(parents=True, exist_ok=True)
-        _compile(cache)
-        (cache / "complete").touch()
+        with (cache / "compiling").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # ends with the process
+            if not (cache / "complete").exists():
+                _compile(cache)
+                (cache / "complete").touch()
     spec = importlib.util.spec_from_file_location(_NAME, binary)
     if spec is None or spec.loader is None:
         raise Error(f"{binary} does not load: remove {cache}")

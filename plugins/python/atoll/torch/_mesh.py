@@ -30,7 +30,7 @@ def _world(rank: int) -> World:
     def get(key: str) -> bytes:
         return bytes.fromhex(store.get(key).decode())
 
-    return World.from_exchange(rank, dist.get_world_size(), put, get, log="off")
+    return World.from_exchange(rank, dist.get_world_size(), put, get, log="off", flight="")
 
 
 def device_mesh(device_type: str | None = None, *, tensor: int = 1,

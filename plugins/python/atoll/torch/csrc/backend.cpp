@@ -43,7 +43,7 @@ void Backend::release(const std::string& reason) {
 }
 
 std::chrono::milliseconds Backend::limit(std::chrono::milliseconds timeout) const {
-  return timeout.count() > 0 ? timeout : timeout_;
+  return timeout.count() > 0 ? timeout : timeout_.load();
 }
 
 std::shared_ptr<Channel> Backend::channel_for(const at::Device& device) {
@@ -122,7 +122,7 @@ void Backend::abort() {
 }
 
 at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
-  if (!options.device().is_cpu()) return at::empty({size}, options);
+  TORCH_CHECK(options.device().is_cpu(), "atoll: allocate_tensor is for CPU memory");
   return channel_for(options.device())->allocate(size, options);
 }
 #endif

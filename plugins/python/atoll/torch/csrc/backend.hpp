@@ -78,7 +78,8 @@ class Backend final : public c10d::Backend {
   // In a group that can be reconfigured, only ends the operations: it goes on after reconfigure().
   void abort() override;
   void shutdown() override { close(); }
-  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  // Only for CPU memory, whose device has the index -1.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 #endif
 #if ATOLL_TORCH_FROM(9)
@@ -104,8 +105,11 @@ class Backend final : public c10d::Backend {
   WorkPtr run(Work::Call call, const at::Tensor& example, std::chrono::milliseconds timeout,
               const Enqueue& enqueue);
   WorkPtr message(Work::Call call, int kind, const at::Tensor& tensor, int peer, int tag);
+  void enqueue_message(const atoll_message& message, const std::shared_ptr<Channel>& channel,
+                       Work& work);
   // Enqueues collectives that the program passes in one call.
-  WorkPtr coalesced(std::size_t count, const std::function<void(std::size_t)>& enqueue);
+  WorkPtr coalesced(std::size_t count, const std::function<WorkPtr(std::size_t)>& enqueue);
+  WorkPtr nothing();
   std::shared_ptr<Channel> channel_for(const at::Device& device);
   std::chrono::milliseconds limit(std::chrono::milliseconds timeout) const;
   Work::Call call(c10d::OpType kind, const char* title, Tensors inputs, Tensors outputs);
@@ -125,7 +129,7 @@ class Backend final : public c10d::Backend {
   bool is_revoked_ = false;
   uint64_t monitored_barriers_ = 0;
   std::map<int, std::shared_ptr<Channel>> channels_;  // by ordinal of the GPU; -1 is the CPU
-  std::chrono::milliseconds timeout_{-1};
+  std::atomic<std::chrono::milliseconds> timeout_{std::chrono::milliseconds(-1)};
   std::atomic<uint64_t> sequence_{0};
   struct Batch;
   std::shared_ptr<Batch> batch_;  // calls between startCoalescing() and endCoalescing()

@@ -15,8 +15,8 @@ at::Tensor& only(std::vector<at::Tensor>& tensors) {
   return tensors.front();
 }
 
-// Returns memory that the operation may read. It is dense and does not overlap `dst`, except that it
-// may be the part of `dst` at `offset` bytes, where an operation in place has its source.
+// Returns memory that the operation may read. It is dense and does not overlap `dst`, except that
+// it may be the part of `dst` at `offset` bytes, where an operation in place has its source.
 at::Tensor source(const at::Tensor& tensor, const at::Tensor& dst, int64_t offset) {
   at::Tensor src = tensor.contiguous();
   const auto* in_place = static_cast<const char*>(dst.const_data_ptr()) + offset;
@@ -192,22 +192,19 @@ Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors>& outputs, Ten
   return last;
 }
 
+// The collectives of a group are performed in their order, so the last one stands for all.
 Backend::WorkPtr Backend::coalesced(std::size_t count,
-                                    const std::function<void(std::size_t)>& enqueue) {
-  startCoalescing();
-  try {
-    for (std::size_t i = 0; i < count; ++i) enqueue(i);
-  } catch (...) {
-    batch_.reset();
-    throw;
-  }
-  return endCoalescing();
+                                    const std::function<WorkPtr(std::size_t)>& enqueue) {
+  WorkPtr last;
+  for (std::size_t i = 0; i < count; ++i) last = enqueue(i);
+  return last ? last : nothing();
 }
 
 Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::AllgatherOptions& options) {
-  return coalesced(inputs.size(),
-                   [&](std::size_t i) { _allgather_base(outputs.at(i), inputs[i], options); });
+  return coalesced(inputs.size(), [&](std::size_t i) {
+    return _allgather_base(outputs.at(i), inputs[i], options);
+  });
 }
 
 Backend::WorkPtr Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -305,8 +302,9 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, std::vector<Tensors>&
 
 Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  return coalesced(inputs.size(),
-                   [&](std::size_t i) { _reduce_scatter_base(outputs.at(i), inputs[i], options); });
+  return coalesced(inputs.size(), [&](std::size_t i) {
+    return _reduce_scatter_base(outputs.at(i), inputs[i], options);
+  });
 }
 
 }  // namespace atoll_torch

@@ -44,13 +44,15 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
               input.scalar_type(), " into ", output.scalar_type());
   const std::vector<uint64_t> sent = counts_of(input, input_splits, size_);
   const std::vector<uint64_t> received = counts_of(output, output_splits, size_);
+  const bool even = input_splits.empty() && output_splits.empty();
+  TORCH_CHECK(!even || sent[0] == received[0], "atoll: all_to_all of ", input.numel(),
+              " elements into ", output.numel());
   at::Tensor src = input.contiguous();
   const at::Tensor dst =
       output.is_contiguous() ? output : at::empty(output.sizes(), output.options());
   if (overlap(src, dst)) src = src.clone();
   Work::Call one = call(OpType::ALLTOALL_BASE, "atoll:all_to_all", {src, dst}, {output});
   if (!dst.is_same(output)) one.finish = [=, to = output] { to.copy_(dst); };
-  const bool even = input_splits.empty() && output_splits.empty();
   return run(std::move(one), output, options.timeout, [&](const Place& place, Work& work) {
     const int32_t dtype = moved(src).dtype;
     work.add(even ? make<atoll_work>(atoll_all_to_all, place.comm, src.const_data_ptr(),
@@ -78,6 +80,21 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs,
   });
 }
 
+// Enqueues a message on CPU memory. Each direction, peer and tag has a stream of its own, because
+// messages that do not have to stay in order must not wait for each other.
+void Backend::enqueue_message(const atoll_message& message, const std::shared_ptr<Channel>& channel,
+                              Work& work) {
+  atoll_communicator* comm = channel->messages(limit(std::chrono::milliseconds(-1)));
+  const auto stream = Channel::message_stream(channel, {message.kind, message.peer, message.tag});
+  work.keep(stream);
+  work.add_parallel(
+      message.kind == ATOLL_SEND
+          ? make<atoll_work>(atoll_send, comm, static_cast<const void*>(message.data),
+                             message.count, message.dtype, message.peer, message.tag, stream->get())
+          : make<atoll_work>(atoll_recv, comm, message.data, message.count, message.dtype,
+                             message.peer, message.tag, stream->get()));
+}
+
 Backend::WorkPtr Backend::message(Work::Call one, int kind, const at::Tensor& tensor, int peer,
                                   int tag) {
   const auto channel = channel_for(tensor.device());
@@ -87,26 +104,20 @@ Backend::WorkPtr Backend::message(Work::Call one, int kind, const at::Tensor& te
   if (kind == ATOLL_RECV && !memory.is_same(tensor))
     one.finish = [to = tensor, memory]() mutable { to.copy_(memory); };
   const Elements elements = moved(memory);
+  const atoll_message message{kind,           peer,           memory.data_ptr(),
+                              elements.count, elements.dtype, channel->is_cpu() ? tag : 0};
   if (batch_) {
-    batch_->messages.push_back({kind, peer, memory.data_ptr(), elements.count, elements.dtype,
-                                channel->is_cpu() ? tag : 0});
+    batch_->messages.push_back(message);
     batch_->tensors.push_back(memory);
     if (kind == ATOLL_RECV) batch_->received.push_back(tensor);
     if (one.finish) batch_->finish.push_back(one.finish);
     return nullptr;
   }
   auto work = c10::make_intrusive<Work>(std::move(one), channel);
-  atoll_communicator* comm = channel->messages(limit(std::chrono::milliseconds(-1)));
   if (channel->is_cpu()) {
-    const auto stream = Channel::message_stream(channel, {{kind, peer, tag}});
-    work->keep(stream);
-    work->add(kind == ATOLL_SEND
-                  ? make<atoll_work>(atoll_send, comm,
-                                     static_cast<const void*>(memory.const_data_ptr()),
-                                     elements.count, elements.dtype, peer, tag, stream->get())
-                  : make<atoll_work>(atoll_recv, comm, memory.data_ptr(), elements.count,
-                                     elements.dtype, peer, tag, stream->get()));
+    enqueue_message(message, channel, *work);
   } else {
+    atoll_communicator* comm = channel->messages(limit(std::chrono::milliseconds(-1)));
     channel->follow_current_stream();
     work->add(kind == ATOLL_SEND
                   ? make<atoll_work>(atoll_send, comm,
@@ -135,19 +146,23 @@ Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
                  ATOLL_ANY, tag);
 }
 
+// A call without operations, which is complete.
+Backend::WorkPtr Backend::nothing() {
+  Work::Call one = call(OpType::COALESCED, "atoll:coalesced", {}, {});
+  auto work = c10::make_intrusive<Work>(std::move(one), channel_for(at::Device(at::kCPU)));
+  work->start();
+  return work;
+}
+
 void Backend::startCoalescing() { batch_ = std::make_shared<Batch>(); }
 
-// Messages become one operation. Collectives have started already, so the last one to complete
-// stands for all of them: those of one group are performed in their order.
+// Messages start here; on a GPU they are one operation. Collectives have started already. Those of
+// one group are performed in their order, so the last one stands for all.
 Backend::WorkPtr Backend::endCoalescing() {
   TORCH_CHECK(batch_, "atoll: endCoalescing() without startCoalescing()");
   const std::shared_ptr<Batch> batch = std::exchange(batch_, nullptr);
   if (batch->messages.empty()) {
-    if (!batch->works.empty()) return batch->works.back();
-    Work::Call nothing = call(OpType::COALESCED, "atoll:coalesced", {}, {});
-    auto work = c10::make_intrusive<Work>(std::move(nothing), channel_for(at::Device(at::kCPU)));
-    work->start();
-    return work;
+    return batch->works.empty() ? nothing() : batch->works.back();
   }
   const auto channel = channel_for(batch->tensors.front().device());
   Work::Call one = call(OpType::COALESCED, "atoll:send_recv", batch->tensors, batch->received);
@@ -155,20 +170,16 @@ Backend::WorkPtr Backend::endCoalescing() {
     for (const auto& finish : batch->finish) finish();
   };
   auto work = c10::make_intrusive<Work>(std::move(one), channel);
-  atoll_stream* stream = channel->stream();
+  for (const auto& earlier : batch->works) work->follow(earlier);
   if (channel->is_cpu()) {
-    std::vector<Channel::MessageKey> keys;
-    for (const atoll_message& one : batch->messages) keys.emplace_back(one.kind, one.peer, one.tag);
-    const auto own = Channel::message_stream(channel, keys);
-    work->keep(own);
-    stream = own->get();
+    for (const atoll_message& message : batch->messages) enqueue_message(message, channel, *work);
   } else {
     channel->follow_current_stream();
+    work->add(make<atoll_work>(atoll_send_recv,
+                               channel->messages(limit(std::chrono::milliseconds(-1))),
+                               static_cast<const atoll_message*>(batch->messages.data()),
+                               batch->messages.size(), channel->stream()));
   }
-  for (const auto& earlier : batch->works) work->follow(earlier);
-  work->add(make<atoll_work>(
-      atoll_send_recv, channel->messages(limit(std::chrono::milliseconds(-1))),
-      static_cast<const atoll_message*>(batch->messages.data()), batch->messages.size(), stream));
   work->start();
   return work;
 }

@@ -1,5 +1,5 @@
-// Memory of allocateTensor(). Registering memory costs a system call and messages to other ranks, so
-// freed memory is kept for the next tensor.
+// Memory of allocateTensor(). Registering memory costs a system call and messages to other ranks,
+// so freed memory is kept for the next tensor.
 #pragma once
 
 #include <algorithm>

@@ -35,15 +35,22 @@ Work::Work(Call call, std::shared_ptr<Channel> channel)
 
 void Work::start() {
   if (!is_cpu_) return start_on_gpu();
-  // The callback keeps this object alive until the last operation is complete.
-  auto self =
-      std::make_unique<c10::intrusive_ptr<Work>>(c10::intrusive_ptr<Work>::reclaim_copy(this));
-  channel_->begin_callback();
-  if (operations_.empty()) return done(self.release(), ATOLL_OK, "");
-  const atoll_status status = atoll_work_then(operations_.back().get(), &Work::done, self.get());
-  if (status != ATOLL_OK) channel_->end_callback();
-  check(status);
-  (void)self.release();
+  const std::shared_ptr<Channel> channel = channel_;  // the last callback resets channel_
+  // The callbacks keep this object alive.
+  const auto keep = [&] {
+    channel->begin_callback();
+    return std::make_unique<c10::intrusive_ptr<Work>>(c10::intrusive_ptr<Work>::reclaim_copy(this));
+  };
+  const std::size_t count = operations_.size();
+  pending_ = is_parallel_ ? count : 1;
+  if (count == 0) return done(keep().release(), ATOLL_OK, "");
+  for (std::size_t i = is_parallel_ ? 0 : count - 1; i < count; ++i) {
+    auto self = keep();
+    const atoll_status status = atoll_work_then(operations_[i].get(), &Work::done, self.get());
+    if (status != ATOLL_OK) channel->end_callback();
+    check(status);
+    (void)self.release();
+  }
 }
 
 // The call is complete in stream order, so the Future has its value at once.
@@ -69,7 +76,7 @@ void Work::start_on_gpu() {
 void Work::done(void* context, atoll_status status, const char* text) {
   std::unique_ptr<c10::intrusive_ptr<Work>> self(static_cast<c10::intrusive_ptr<Work>*>(context));
   Channel* const channel = (*self)->channel_.get();
-  (*self)->complete(status, text);
+  if (--(*self)->pending_ == 0) (*self)->complete(status, text);
   self.reset();
   channel->end_callback();
 }
@@ -126,21 +133,31 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
 }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
-  for (const auto& one : earlier_) one->wait(timeout);
+  using Clock = std::chrono::steady_clock;
+  const bool is_limited = timeout > kNoTimeout;
+  const Clock::time_point end = Clock::now() + timeout;
+  const auto left = [&] {
+    const auto rest = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    return is_limited ? std::max(rest, std::chrono::milliseconds(1)) : kNoTimeout;
+  };
+  for (const auto& one : earlier_) one->wait(left());
   if (!is_cpu_) {
     wait_on_stream();
     return true;
   }
   // A thread that waits performs the operation itself, if no other thread does.
   for (const auto& operation : operations_) {
-    int32_t done = 0;
-    if (timeout == kNoTimeout) {
+    if (!is_limited) {
       atoll_work_synchronize(operation.get());
-    } else {
-      atoll_work_synchronize_for(operation.get(), timeout.count(), &done);
+      continue;
     }
+    int32_t done = 0;
+    const atoll_status status = atoll_work_synchronize_for(operation.get(), left().count(), &done);
+    if (status == ATOLL_OK && done == 0)
+      C10_THROW_ERROR(DistBackendError,
+                      name() + ": not complete after " + std::to_string(timeout.count()) + " ms");
   }
-  return c10d::Work::wait(timeout);
+  return c10d::Work::wait(kNoTimeout);  // until the callback of atoll has come
 }
 
 void Work::synchronize() {

@@ -5,6 +5,7 @@
 #include <c10/core/Event.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,8 +29,13 @@ class Work final : public c10d::Work {
   };
   Work(Call call, std::shared_ptr<Channel> channel);
 
-  // Adds an operation. start() comes after the last one.
+  // Adds an operation, which ends after those that were added before. start() comes after the last.
   void add(Handle<atoll_work> operation) { operations_.push_back(std::move(operation)); }
+  // Adds an operation that may end before those that were added before. Not on a GPU.
+  void add_parallel(Handle<atoll_work> operation) {
+    is_parallel_ = true;
+    add(std::move(operation));
+  }
   void keep(std::shared_ptr<void> thing) { kept_.push_back(std::move(thing)); }
   // wait() waits for `earlier` as well.
   void follow(c10::intrusive_ptr<c10d::Work> earlier) { earlier_.push_back(std::move(earlier)); }
@@ -57,6 +63,8 @@ class Work final : public c10d::Work {
   const bool is_cpu_;
   std::shared_ptr<Channel> channel_;  // null after completion on the CPU
   std::vector<Handle<atoll_work>> operations_;
+  bool is_parallel_ = false;
+  std::atomic<std::size_t> pending_{0};  // operations whose callbacks have not come
   std::vector<std::shared_ptr<void>> kept_;
   std::vector<c10::intrusive_ptr<c10d::Work>> earlier_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;

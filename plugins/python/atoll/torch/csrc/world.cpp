@@ -165,8 +165,8 @@ Channel::Channel(std::shared_ptr<Job> job, const GroupOptions& options, c10::Dev
   stream_ = make<atoll_stream>(atoll_stream_wrap, device, native(*torch_stream_), name.c_str());
 }
 
-// synchronize() returns the error of a stream, which then counts as told. A stream that is closed with
-// an error that nobody was told fails the job.
+// synchronize() returns the error of a stream, which then counts as told. A stream that is closed
+// with an error that nobody was told fails the job.
 Channel::~Channel() {
   atoll_stream_synchronize(stream_.get());
   for (const auto& stream : idle_) atoll_stream_synchronize(stream.get());
@@ -211,18 +211,13 @@ Channel::MessageStream::MessageStream(std::shared_ptr<Channel> channel)
 }
 
 std::shared_ptr<Channel::MessageStream> Channel::message_stream(
-    const std::shared_ptr<Channel>& self, const std::vector<MessageKey>& keys) {
+    const std::shared_ptr<Channel>& self, const MessageKey& key) {
   const std::lock_guard lock(self->order_);
   constexpr std::size_t many = 1024;
   if (self->newest_.size() > many)
     std::erase_if(self->newest_, [](const auto& entry) { return entry.second.expired(); });
-  std::set<std::shared_ptr<MessageStream>> earlier;
-  for (const MessageKey& key : keys)
-    if (auto stream = self->newest_[key].lock()) earlier.insert(std::move(stream));
-  auto stream = earlier.empty() ? std::make_shared<MessageStream>(self) : *earlier.begin();
-  for (const auto& other : earlier)
-    if (other != stream) check(atoll_stream_wait(stream->get(), other->get()));
-  for (const MessageKey& key : keys) self->newest_[key] = stream;
+  auto stream = self->newest_[key].lock();
+  if (!stream) self->newest_[key] = stream = std::make_shared<MessageStream>(self);
   return stream;
 }
 

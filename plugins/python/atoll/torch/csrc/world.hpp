@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -106,7 +105,7 @@ class Channel {
   // Messages in one direction with the same peer and tag stay in the order of their calls.
   using MessageKey = std::tuple<int, int, int>;  // ATOLL_SEND or ATOLL_RECV, peer, tag
   static std::shared_ptr<MessageStream> message_stream(const std::shared_ptr<Channel>& self,
-                                                       const std::vector<MessageKey>& keys);
+                                                       const MessageKey& key);
 
   // A thread of atoll that calls back must not destroy the channel, because that waits for the
   // thread. So the owner of the channel waits for the callbacks first. Operations that are not
