@@ -4,6 +4,8 @@
 #include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
