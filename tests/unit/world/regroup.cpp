@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -151,8 +152,10 @@ TEST_CASE("ranks rebuild their World again and again on request") {
 }
 
 TEST_CASE("a request for a new epoch ends the collectives of the last one on all ranks") {
-  run(2, [](World& first) {
+  std::latch opened(2);  // the request would end open() as well
+  run(2, [&](World& first) {
     auto all = atoll::Communicator::open(first, {0, 1}, "all", {.backend = "host"});
+    opened.arrive_and_wait();
     auto stream = atoll::Device::cpu().stream();
     if (first.rank() == 1) {
       auto next = World::regroup(first);
