@@ -88,7 +88,7 @@ class GlooBefore14(metaclass=IsAtoll):
 
 plugins = dist.Backend._plugins
 plugins["ATOLL"] = plugins["ATOLL"]._replace(creator_fn=open_group)
-if "GLOO" in plugins:
+if torch.torch_version.TorchVersion(torch.__version__) >= (2, 14):
     plugins["GLOO"] = plugins["ATOLL"]
 else:
     GlooBefore14.replace()
