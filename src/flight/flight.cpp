@@ -31,7 +31,7 @@ constexpr std::uint64_t signalled = 1;
 constexpr std::uint64_t changed = std::uint64_t{1} << 32;
 
 constexpr std::chrono::seconds write_patience{1};
-// A lost rank ends all its communicators within this time, and the first one stands for the others.
+// A lost rank ends all its communicators within this time. The file keeps the error of the first.
 constexpr std::chrono::seconds same_failure{1};
 constexpr std::chrono::milliseconds stack_patience{200};
 // Period in which the thread checks whether it must end. It cannot rely on the eventfd, because the
@@ -109,7 +109,8 @@ void Flight::fail(const Error& error, bool of_job) {
   {
     const std::lock_guard lock(mutex_);
     const auto now = std::chrono::steady_clock::now();
-    if (!of_job && now - std::exchange(failed_at_, now) < same_failure) return;
+    if (!of_job && now - failed_at_ < same_failure) return;
+    failed_at_ = now;
     failure_ = std::string(error.what()).substr(0, max_flight_text);
     failure_written_ = false;
   }

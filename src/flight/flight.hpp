@@ -36,7 +36,8 @@ class Flight {
   // Writes the flight file. Throws Error(io); Error(invalid_argument) if Config::flight is empty.
   void write(std::string_view reason);
   // Records the failure of the job or of a communicator, which the thread then writes into the
-  // flight file. The first of several communicators that fail at the same time stands for all.
+  // flight file. Ignores a communicator that fails within a second after another failure, because
+  // one lost rank ends several communicators.
   void fail(const Error& error, bool of_job = false);
   // Call this after a failure. Waits up to a second until the file is written, because a program
   // may exit as soon as its collective throws. Returns at once when Config::flight is empty.
@@ -57,7 +58,7 @@ class Flight {
   mutable std::mutex mutex_;  // guards the members between this one and writing_
   std::condition_variable changed_;
   std::string failure_;
-  std::chrono::steady_clock::time_point failed_at_{};  // when a communicator last failed
+  std::chrono::steady_clock::time_point failed_at_{};  // time of failure_
   std::vector<RawStack> stacks_;                       // stacks of the threads at the failure
   bool failure_written_ = false;
   bool is_writing_ = false;

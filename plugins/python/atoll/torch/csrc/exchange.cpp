@@ -80,8 +80,8 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs,
   });
 }
 
-// Enqueues a message on CPU memory. Each direction, peer and tag has a stream of its own, because
-// messages that do not have to stay in order must not wait for each other.
+// Enqueues a message of CPU memory. Messages with the same direction, peer and tag share a stream,
+// which keeps their order. Other messages have other streams, so that they do not wait for these.
 void Backend::enqueue_message(const atoll_message& message, const std::shared_ptr<Channel>& channel,
                               Work& work) {
   atoll_communicator* comm = channel->messages(limit(std::chrono::milliseconds(-1)));

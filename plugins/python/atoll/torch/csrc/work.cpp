@@ -36,16 +36,16 @@ Work::Work(Call call, std::shared_ptr<Channel> channel)
 void Work::start() {
   if (!is_cpu_) return start_on_gpu();
   const std::shared_ptr<Channel> channel = channel_;  // the last callback resets channel_
-  // The callbacks keep this object alive.
-  const auto keep = [&] {
+  // Each callback keeps this object alive.
+  const auto begin_callback = [&] {
     channel->begin_callback();
     return std::make_unique<c10::intrusive_ptr<Work>>(c10::intrusive_ptr<Work>::reclaim_copy(this));
   };
   const std::size_t count = operations_.size();
   pending_ = is_parallel_ ? count : 1;
-  if (count == 0) return done(keep().release(), ATOLL_OK, "");
+  if (count == 0) return done(begin_callback().release(), ATOLL_OK, "");
   for (std::size_t i = is_parallel_ ? 0 : count - 1; i < count; ++i) {
-    auto self = keep();
+    auto self = begin_callback();
     const atoll_status status = atoll_work_then(operations_[i].get(), &Work::done, self.get());
     if (status != ATOLL_OK) channel->end_callback();
     check(status);

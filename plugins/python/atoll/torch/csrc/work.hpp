@@ -29,9 +29,11 @@ class Work final : public c10d::Work {
   };
   Work(Call call, std::shared_ptr<Channel> channel);
 
-  // Adds an operation, which ends after those that were added before. start() comes after the last.
+  // Adds an operation that completes after all operations that were added earlier. The caller adds
+  // all operations before it calls start().
   void add(Handle<atoll_work> operation) { operations_.push_back(std::move(operation)); }
-  // Adds an operation that may end before those that were added before. Not on a GPU.
+  // Adds an operation that may complete before operations that were added earlier. The operation
+  // must be on CPU memory.
   void add_parallel(Handle<atoll_work> operation) {
     is_parallel_ = true;
     add(std::move(operation));
