@@ -178,9 +178,10 @@ Admission connect(const std::vector<net::Address>& addresses, const Application&
                                : fmt::format("rank {} (host {}, pid {})", application.join.rank,
                                              application.join.host, application.join.pid);
   const bool is_nobody_there = last.starts_with("cannot connect to");
-  throw make_error(
-      ErrorCode::timeout, "{} cannot reach the store of rank 0: {}{}", name, last,
-      is_nobody_there ? "; does rank 0 run, and can this host reach that address?" : "");
+  throw make_error(ErrorCode::timeout, "{} cannot reach the store of the job: {}{}", name, last,
+                   is_nobody_there
+                       ? "; does rank 0 (or atoll-store) run, and can this host reach that address?"
+                       : "");
 }
 
 Client::Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure,

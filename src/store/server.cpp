@@ -82,12 +82,12 @@ Server::Server(ServerOptions options)
   wanted.events = EPOLLIN;
   wanted.data.u64 = wake_id;
   if (!epoll_ || !wake_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &wanted) != 0) {
-    throw Error(ErrorCode::io, "no file descriptor for the store of rank 0: raise ulimit -n");
+    throw Error(ErrorCode::io, "no file descriptor for the store of the job: raise ulimit -n");
   }
   for (std::size_t i = 0; i < options_.listeners.size(); ++i) {
     wanted.data.u64 = i + 1;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, options_.listeners[i].get(), &wanted) != 0) {
-      throw Error(ErrorCode::io, "the store of rank 0 cannot watch its listening socket");
+      throw Error(ErrorCode::io, "the store of the job cannot watch its listening socket");
     }
   }
   thread_ = start_thread([this] { run(); });

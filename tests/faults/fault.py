@@ -118,7 +118,7 @@ def others_name(trial, within):
     all_right = trial.moment == "save" and all(succeeded(rank) for rank in others)
     pattern = rf"\brank {victim}\b|^timeout: .*\b{victim}\b"
     if trial.moment == "opening" and victim == 0:
-        pattern += "|cannot reach the store of rank 0"
+        pattern += "|cannot reach the store of the job"
     for rank in others:
         if all_right or (trial.moment == "end" and succeeded(rank)):
             continue

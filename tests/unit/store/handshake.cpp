@@ -146,7 +146,7 @@ TEST_CASE("the store does not answer a wrong token, and the client suggests to c
     CHECK(is_closed(socket));
   }
   CHECK(has(thrown(atoll::ErrorCode::timeout, [&] { place.hello(0, "wrong", 1, 2s); }),
-            {"rank 0 (host here, pid 100) cannot reach the store of rank 0",
+            {"rank 0 (host here, pid 100) cannot reach the store of the job",
              "is ATOLL_TOKEN equal on all ranks?"}));
   run_ranks(place, [](Rank& self) { self.client.put("still", "served", 10s); });
 }

@@ -150,7 +150,7 @@ TEST_CASE("another program has the port of the store") {
              "(ATOLL_ADDR, or MASTER_ADDR and ATOLL_PORT)"}));
   config.rank = 1;
   CHECK(has(error_of([&] { atoll::World::from_env(config); }),
-            {"timeout: rank 1 " + here() + " cannot reach the store of rank 0: " + place,
+            {"timeout: rank 1 " + here() + " cannot reach the store of the job: " + place,
              "does another program use this port"}));
 }
 

@@ -97,7 +97,7 @@ TEST_CASE("without rank 0 the others report the address that they cannot reach")
   const auto results = on_threads(
       2, [](atoll::World&) { return "joined"; }, 0, 1s);
   CHECK(has(results[1], {"timeout: rank 1 (host ",
-                         "cannot reach the store of rank 0: cannot connect to 127."}));
+                         "cannot reach the store of the job: cannot connect to 127."}));
 }
 
 TEST_CASE("a declared failure ends every wait with its reason and runs callbacks once") {
